@@ -1,0 +1,100 @@
+"""Settings of the history encoders (no torch here: the command line reads this)."""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from dvrl.encoders.base import BeliefEncoder
+    from dvrl.nets.spaces import Spec
+
+
+def _at_least_one(config: object, *names: str) -> None:
+    for name in names:
+        if getattr(config, name) < 1:
+            raise ValueError(f"{name} is {getattr(config, name)}; it must be at least 1")
+
+
+def _positive(config: object, name: str) -> None:
+    if not (math.isfinite(getattr(config, name)) and getattr(config, name) > 0):
+        raise ValueError(f"{name} is {getattr(config, name)}; it must be a positive number")
+
+
+@dataclass(frozen=True)
+class ParticleConfig:
+    """DVRL: a learned model and a particle filter in it (paper Sec. 3.2, 3.3)."""
+
+    n_particles: int = 30
+    """K, particles per environment."""
+    h_dim: int = 128
+    """Size of the recurrent state h and of the summary."""
+    z_dim: int = 128
+    """Size of the stochastic state z."""
+    embed_dim: int = 64
+    """Size of embedded observations and actions."""
+    resample: Literal["systematic", "stratified", "multinomial", "none"] = "systematic"
+    """How ancestors are drawn; "none" keeps and multiplies weights (an ablation)."""
+    joint: bool = True
+    """Let the policy's and the value's gradient reach model and particles."""
+    min_var: float = 1e-4
+    """Floor under every learned variance of the model."""
+
+    def __post_init__(self) -> None:
+        _at_least_one(self, "n_particles", "h_dim", "z_dim", "embed_dim")
+        _positive(self, "min_var")
+
+    def build(self, spec: "Spec") -> "BeliefEncoder":
+        from dvrl.core import smc
+        from dvrl.encoders.particle import ParticleEncoder, Summary
+        from dvrl.models.vrnn import VRNN
+
+        model = VRNN(
+            spec.obs_dim, spec.action_dim, self.h_dim, self.z_dim, self.embed_dim, self.min_var
+        )
+        schemes = {
+            "systematic": smc.systematic,
+            "stratified": smc.stratified,
+            "multinomial": smc.multinomial,
+            "none": None,
+        }
+        return ParticleEncoder(
+            model,
+            Summary(self.h_dim),
+            self.n_particles,
+            self.h_dim,
+            schemes[self.resample],
+            self.joint,
+        )
+
+
+@dataclass(frozen=True)
+class GruConfig:
+    """The recurrent baseline "RNN" (paper Eq. 12)."""
+
+    h_dim: int = 256
+    """Size of the recurrent state."""
+    embed_dim: int = 64
+    """Size of embedded observations and actions."""
+    reconstruct: bool = False
+    """Add the reconstruction loss of Alg. 2 (weighed by lambda^E)."""
+    min_var: float = 1e-4
+    """Floor under the decoder's variance."""
+
+    def __post_init__(self) -> None:
+        _at_least_one(self, "h_dim", "embed_dim")
+        _positive(self, "min_var")
+
+    def build(self, spec: "Spec") -> "BeliefEncoder":
+        from dvrl.encoders.gru import GruEncoder, Reconstruction
+
+        reconstruction = (
+            Reconstruction(self.h_dim, self.embed_dim, spec.obs_dim, self.min_var)
+            if self.reconstruct
+            else None
+        )
+        return GruEncoder(
+            spec.obs_dim, spec.action_dim, self.h_dim, self.embed_dim, reconstruction
+        )
+
+
+EncoderConfig = ParticleConfig | GruConfig

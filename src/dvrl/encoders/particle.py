@@ -1,0 +1,140 @@
+"""DVRL's encoder: a belief of K weighted particles (paper Sec. 3.3, Alg. 1)."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from dvrl.core import smc, tree
+from dvrl.encoders.base import BeliefEncoder, Update
+
+
+class ParticleBelief(NamedTuple):
+    """K particles per environment. z_t is not carried: it acts on the future through h_t."""
+
+    h: Float[Tensor, "N K H"]
+    log_w: Float[Tensor, "N K"]
+
+
+class ParticleInfo(NamedTuple):
+    """One update from inside, without gradients."""
+
+    log_w: Float[Tensor, "N K"]
+    ancestors: Int[Tensor, "N K"]
+    log_prior: Float[Tensor, "N K"]
+    log_decoder: Float[Tensor, "N K"]
+    log_proposal: Float[Tensor, "N K"]
+    vanished: Bool[Tensor, " N"]
+    """Rows whose weights all vanished and were made equal."""
+    o_mean: Float[Tensor, "N K *obs"]
+    """Where each particle would have expected the observation: the decoder's mean."""
+
+    @classmethod
+    def metrics(cls, infos: Sequence["ParticleInfo"]) -> dict[str, Float[Tensor, ""]]:
+        log_w = torch.stack([i.log_w for i in infos])  # T, N, K
+        ancestors = torch.stack([i.ancestors for i in infos])
+        return {
+            "belief/ess": smc.effective_sample_size(log_w).mean(),
+            "belief/distinct_ancestors": smc.distinct(ancestors).float().mean(),
+            "belief/weight_entropy": smc.weight_entropy(log_w).mean(),
+            "belief/log_prior": torch.stack([i.log_prior for i in infos]).mean(),
+            "belief/log_decoder": torch.stack([i.log_decoder for i in infos]).mean(),
+            "belief/log_proposal": torch.stack([i.log_proposal for i in infos]).mean(),
+            "belief/revived": torch.stack([i.vanished for i in infos]).float().sum(),
+        }
+
+
+class Summary(nn.Module):
+    """The second GRU: reads the particles one after the other, its last state is the feature."""
+
+    def __init__(self, h_dim: int) -> None:
+        super().__init__()
+        self.gru = nn.GRU(2 * h_dim + 1, h_dim, batch_first=True)
+
+    def forward(
+        self,
+        h: Float[Tensor, "N K H"],
+        e: Float[Tensor, "N K H"],
+        log_w: Float[Tensor, "N K"],
+    ) -> Float[Tensor, "N H"]:
+        weight = log_w.softmax(-1)[..., None]
+        _, last = self.gru(torch.cat([h, e, weight], -1))  # 1, N, H
+        return last[0]
+
+
+class ParticleEncoder(BeliefEncoder):
+    """Resample, propose, move, weigh, and sum the evidence."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        summary: nn.Module,
+        n_particles: int,
+        h_dim: int,
+        resample: smc.Resampler | None = smc.systematic,
+        joint: bool = True,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.summary = summary
+        self.n_particles = n_particles
+        self.feature_dim = h_dim
+        self.resample = resample
+        self.joint = joint
+        self.register_buffer("h_0", torch.zeros(h_dim), persistent=False)
+
+    def initial(self, n: int) -> ParticleBelief:
+        h = self.h_0.expand(n, self.n_particles, -1)
+        return ParticleBelief(h, h.new_zeros(n, self.n_particles))
+
+    def update(
+        self,
+        belief: ParticleBelief,
+        a_tm1: Float[Tensor, "N A"],
+        o_t: Float[Tensor, "N *obs"],
+        generator: torch.Generator,
+    ) -> Update:
+        model = self.model
+        a, x = model.embed_action(a_tm1), model.embed_obs(o_t)
+
+        prev, ancestors = self._select(belief, generator)  # Eq. 15
+        q = model.proposal(prev.h, a, x)
+        z = q.sample(torch.randn(q.mean.shape, generator=generator, device=prev.h.device))  # Eq. 16
+        e = model.embed_latent(z)
+        h = model.transition(prev.h, e, a, x)  # Eq. 17
+
+        p_o = model.decoder(prev.h, e, a)
+        log_p_z, log_q_z = model.prior(prev.h, a).log_prob(z), q.log_prob(z)
+        log_p_o = p_o.log_prob(o_t[:, None])
+        log_w, vanished = smc.revive(prev.log_w + log_p_z + log_p_o - log_q_z)  # Eq. 18
+
+        loss = -smc.log_mean_exp(log_w)  # Eq. 19
+        seen = ParticleBelief(h, log_w)
+        if not self.joint:  # "No joint optim": the policy must not shape model and particles
+            seen, e = tree.detach(seen), e.detach()
+        feature = self.summary(seen.h, e, seen.log_w)
+
+        info = ParticleInfo(log_w, ancestors, log_p_z, log_p_o, log_q_z, vanished, p_o.mean)
+        # Resampling uses the weights' values alone; without their history old decoders can go.
+        carried = log_w if self.resample is None else log_w.detach()
+        return Update(ParticleBelief(h, carried), feature, loss, tree.detach(info))
+
+    def _select(
+        self, prev: ParticleBelief, generator: torch.Generator
+    ) -> tuple[ParticleBelief, Int[Tensor, "N K"]]:
+        """Particles and the log weights they start the step with, mean weight one (Eq. 15).
+
+        Resampled particles start equal. Without resampling each keeps its share, so that the
+        steps' evidence telescopes to that of the whole trajectory (Eq. 22).
+        """
+        n, k = prev.log_w.shape
+        if self.resample is None:
+            share = prev.log_w - smc.log_mean_exp(prev.log_w)[:, None]
+            own = torch.arange(k, device=prev.h.device).expand(n, k)
+            return ParticleBelief(prev.h, share), own
+        u = torch.rand(n, k, generator=generator, device=prev.h.device)
+        # Ancestor indices are discrete; as in AESMC their score term is dropped.
+        ancestors = self.resample(prev.log_w, u)
+        return ParticleBelief(smc.take(prev.h, ancestors), torch.zeros_like(prev.log_w)), ancestors

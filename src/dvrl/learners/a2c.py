@@ -1,0 +1,114 @@
+"""n-step A2C with a gradient window n_g apart from n_s (paper Sec. 3.1, 3.4, Alg. 3)."""
+
+from collections.abc import Iterable
+from functools import partial
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from dvrl.agents.actor_critic import ActorCritic
+from dvrl.core import losses, tree
+from dvrl.envs.worlds import Worlds
+from dvrl.learners.config import A2CConfig
+from dvrl.rollout.segment import Act, Carry, Segment, collect
+
+
+def build_optimiser(config: A2CConfig, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    """The paper's RMSProp, or Adam."""
+    if config.optimiser == "adam":
+        return torch.optim.Adam(parameters, config.lr, eps=1e-5)
+    return torch.optim.RMSprop(parameters, config.lr, alpha=0.99, eps=1e-5)
+
+
+class A2C:
+    """Owns the optimiser and the gradient window; experience and belief travel as arguments."""
+
+    def __init__(
+        self, config: A2CConfig, agent: ActorCritic, worlds: Worlds, generator: torch.Generator
+    ) -> None:
+        self.config = config
+        self.agent = agent
+        self.worlds = worlds
+        self.generator = generator
+        self.parameters = list(agent.parameters())
+        # `.data` shares storage but not the version counter: steps on it leave a retained graph
+        # runnable, with new weights under old activations ("stale").
+        owned = [p.data for p in self.parameters] if config.window == "stale" else self.parameters
+        self.stepped = owned
+        self.optimiser = build_optimiser(config, owned)
+
+    def window(self, carry: Carry) -> tuple[Carry, list[Segment], dict[str, Float[Tensor, ""]]]:
+        """n_g / n_s updates whose gradients reach back to the window's first step.
+
+        The i-th update sends its own n_s-step loss back through i * n_s steps.
+        """
+        segments, sums = [], None
+        for i in range(self.config.segments):
+            closes = i == self.config.segments - 1
+            carry, segment, metrics = self.update(carry, retain_graph=not closes)
+            segments.append(segment)
+            sums = metrics if sums is None else {k: sums[k] + v for k, v in metrics.items()}
+        means = {name: value / self.config.segments for name, value in sums.items()}
+        return tree.detach(carry), segments, means  # the window is full: the gradient ends here
+
+    def update(
+        self, carry: Carry, retain_graph: bool
+    ) -> tuple[Carry, Segment, dict[str, Float[Tensor, ""]]]:
+        """One update (Alg. 3): n_s steps of experience, their loss, one optimiser step."""
+        segment, carry = collect(
+            self.agent,
+            self.act(),
+            self.worlds,
+            carry,
+            self.config.n_steps,
+            self.config.bootstrap_cuts,
+        )
+        terms = self.terms(segment)
+        total = losses.combine(terms, self.config.weights)
+        grad_norm = self.optimise(total, retain_graph)
+        metrics = {f"loss/{name}": term.detach().mean() for name, term in terms.items()}
+        metrics |= {"loss/total": total.detach(), "grad_norm": grad_norm}
+        metrics |= {"value": segment.value.detach().mean()}
+        metrics |= type(segment.infos[0]).metrics(segment.infos)
+        return carry, segment, metrics
+
+    def act(self) -> Act:
+        """The agent on parameters that stay as they are while the window is open."""
+        if self.config.segments == 1 or self.config.window == "stale":
+            return partial(self.agent, generator=self.generator)
+        live = {name: p.clone() for name, p in self.agent.named_parameters()}
+
+        def act(*inputs):
+            return functional_call(self.agent, live, inputs, {"generator": self.generator})
+
+        return act
+
+    def terms(self, segment: Segment) -> dict[str, Float[Tensor, "T N"]]:
+        """The four terms of Eq. 20, not yet weighed or averaged."""
+        returns = losses.n_step_returns(
+            self.config.reward_scale * segment.reward,
+            segment.ended,
+            segment.v_end,
+            segment.v_boot,
+            self.config.gamma,
+        )
+        adv = losses.advantage(returns, segment.value)
+        return {
+            "policy": losses.policy_term(segment.log_prob, adv),
+            "value": losses.value_term(adv),
+            "entropy": losses.entropy_term(segment.entropy),
+            "elbo": segment.model_loss,
+        }
+
+    def optimise(self, total: Float[Tensor, ""], retain_graph: bool) -> Float[Tensor, ""]:
+        """Backward, clip, step."""
+        for p in self.parameters:
+            p.grad = None
+        total.backward(retain_graph=retain_graph)
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.config.clip_norm)
+        for owned, p in zip(self.stepped, self.parameters, strict=True):
+            owned.grad = p.grad
+        self.optimiser.step()
+        return norm

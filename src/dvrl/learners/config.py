@@ -1,0 +1,71 @@
+"""Settings of the learner (no torch here: the command line reads this)."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class A2CConfig:
+    """n-step advantage actor-critic with a gradient window of its own (paper Sec. 2.4, 3.1)."""
+
+    n_envs: int = 16
+    """n_e, environments stepped in parallel."""
+    n_steps: int = 5
+    """n_s, steps of experience per update."""
+    n_grad: int = 25
+    """n_g, steps a gradient may travel back; a multiple of n_s."""
+    gamma: float = 0.99
+    """Discount."""
+    lr: float = 1e-4
+    """Learning rate."""
+    optimiser: Literal["rmsprop", "adam"] = "rmsprop"
+    """RMSProp (alpha 0.99, eps 1e-5) as in the paper, or Adam (0.9, 0.999, eps 1e-5)."""
+    clip_norm: float = 0.5
+    """Largest global norm of a gradient."""
+    entropy_weight: float = 0.01
+    """lambda^H."""
+    value_weight: float = 0.5
+    """lambda^V."""
+    elbo_weight: float = 1.0
+    """lambda^E, weight of the encoder's own loss."""
+    reward_scale: float = 1.0
+    """Rewards are multiplied by this for learning; reported returns are not."""
+    bootstrap_cuts: bool = False
+    """At a time limit, continue with the value of the last observation instead of with zero."""
+    window: Literal["clones", "stale"] = "clones"
+    """How the window survives optimiser steps: each segment on its own copy of the parameters, or
+    old activations with new weights as in the authors' code."""
+
+    def __post_init__(self) -> None:
+        for name in ("n_envs", "n_steps", "n_grad"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.n_grad % self.n_steps:
+            raise ValueError(
+                f"n_grad is {self.n_grad} and n_steps is {self.n_steps}; "
+                "n_grad must be a multiple of n_steps"
+            )
+        for name in ("lr", "clip_norm", "reward_scale"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be a positive number")
+        for name in ("entropy_weight", "value_weight", "elbo_weight"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be zero or positive")
+        if not 0 <= self.gamma <= 1:
+            raise ValueError(f"gamma is {self.gamma}; it must lie between 0 and 1")
+
+    @property
+    def segments(self) -> int:
+        """Updates per gradient window."""
+        return self.n_grad // self.n_steps
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Weights of the terms of the loss, by the terms' names (Eq. 20)."""
+        return {
+            "policy": 1.0,
+            "value": self.value_weight,
+            "entropy": self.entropy_weight,
+            "elbo": self.elbo_weight,
+        }

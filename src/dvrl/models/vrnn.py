@@ -1,0 +1,63 @@
+"""The generative model of the world, a variational recurrent network (paper Sec. 3.2, Eq. 14).
+
+p(z_t | h_{t-1}, a_{t-1}) p(o_t | h_{t-1}, z_t, a_{t-1}) delta(h_t = psi(h_{t-1}, z_t, a_{t-1}, o_t))
+
+Four laws on embedded inputs: `a` and `x` are the embedded action and observation, one per
+environment (`N D`); `h` and the embedded latent `e` are one per particle (`N K D`).
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from dvrl.core.laws import Gaussian
+from dvrl.nets.layers import ContextGRUCell, ContextLinear, GaussianHead, linear, mlp
+
+
+class VRNN(nn.Module):
+    """Prior, decoder and transition of the model, and the proposal that inverts it."""
+
+    def __init__(
+        self, obs_dim: int, action_dim: int, h_dim: int, z_dim: int, embed_dim: int, min_var: float
+    ) -> None:
+        super().__init__()
+        x_dim = a_dim = embed_dim
+        self.embed_obs = mlp(obs_dim, [embed_dim, embed_dim])  # phi^o
+        self.embed_action = mlp(action_dim, [embed_dim])  # phi^a
+        self.embed_latent = mlp(z_dim, [h_dim])  # phi^z
+        self._proposal = ContextLinear(h_dim, x_dim + a_dim, h_dim)
+        self._proposal_head = GaussianHead(h_dim, z_dim, min_var)
+        self._prior = ContextLinear(h_dim, a_dim, h_dim)
+        self._prior_head = GaussianHead(h_dim, z_dim, min_var)
+        self._decoder = ContextLinear(2 * h_dim, a_dim, embed_dim)
+        self._decoder_hidden = linear(embed_dim, embed_dim)
+        self._decoder_head = GaussianHead(embed_dim, obs_dim, min_var)
+        self._transition = ContextGRUCell(h_dim, x_dim + a_dim, h_dim)
+
+    def proposal(
+        self, h_tm1: Float[Tensor, "N K H"], a: Float[Tensor, "N A"], x: Float[Tensor, "N X"]
+    ) -> Gaussian:
+        """q(z_t | h_{t-1}, a_{t-1}, o_t)."""
+        hidden = self._proposal(h_tm1, torch.cat([x, a], -1)).relu()
+        return self._proposal_head(hidden)
+
+    def prior(self, h_tm1: Float[Tensor, "N K H"], a: Float[Tensor, "N A"]) -> Gaussian:
+        """p(z_t | h_{t-1}, a_{t-1})."""
+        return self._prior_head(self._prior(h_tm1, a).relu())
+
+    def decoder(
+        self, h_tm1: Float[Tensor, "N K H"], e: Float[Tensor, "N K H"], a: Float[Tensor, "N A"]
+    ) -> Gaussian:
+        """p(o_t | h_{t-1}, z_t, a_{t-1})."""
+        hidden = self._decoder(torch.cat([e, h_tm1], -1), a).relu()
+        return self._decoder_head(self._decoder_hidden(hidden).relu())
+
+    def transition(
+        self,
+        h_tm1: Float[Tensor, "N K H"],
+        e: Float[Tensor, "N K H"],
+        a: Float[Tensor, "N A"],
+        x: Float[Tensor, "N X"],
+    ) -> Float[Tensor, "N K H"]:
+        """h_t = psi(h_{t-1}, z_t, a_{t-1}, o_t)."""
+        return self._transition(e, torch.cat([x, a], -1), h_tm1)

@@ -1,0 +1,95 @@
+"""Policy heads: feature in, law over actions out; and the two faces of an action.
+
+A world is given the action itself; the encoder is given a vector: the raw sample of a continuous
+action, the one-hot code of a discrete one. The no-op before the first action is zero, or index 0.
+"""
+
+from abc import ABC, abstractmethod
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dvrl.core.laws import Categorical, Gaussian
+from dvrl.nets.layers import linear
+
+
+class PolicyHead(nn.Module, ABC):
+    """pi(a | feature), one linear layer."""
+
+    action_dim: int
+
+    @abstractmethod
+    def law(self, feature: Float[Tensor, "N F"]) -> Gaussian | Categorical:
+        """The law over actions."""
+
+    @abstractmethod
+    def sample(self, law: Gaussian | Categorical, generator: torch.Generator) -> Tensor:
+        """An action drawn from the law, without gradient."""
+
+    @abstractmethod
+    def mode(self, law: Gaussian | Categorical) -> Tensor:
+        """The law's likeliest action."""
+
+    @abstractmethod
+    def encode(self, action: Tensor) -> Float[Tensor, "N A"]:
+        """The action as the encoder sees it."""
+
+    @abstractmethod
+    def noop(self, n: int) -> Float[Tensor, "N A"]:
+        """The encoded action before the first one."""
+
+
+class GaussianPolicy(PolicyHead):
+    """Mean by a linear layer that starts near zero; a standard deviation that knows no state."""
+
+    def __init__(self, feature_dim: int, action_dim: int, initial_std: float) -> None:
+        super().__init__()
+        self.action_dim = action_dim
+        self.mean = linear(feature_dim, action_dim)
+        with torch.no_grad():
+            self.mean.weight.mul_(0.01)
+        self.log_std = nn.Parameter(torch.full((action_dim,), initial_std).log())
+
+    def law(self, feature: Float[Tensor, "N F"]) -> Gaussian:
+        mean = self.mean(feature)
+        return Gaussian(mean, (2 * self.log_std).exp().expand_as(mean))
+
+    def sample(self, law: Gaussian, generator: torch.Generator) -> Float[Tensor, "N A"]:
+        eps = torch.randn(law.mean.shape, generator=generator, device=law.mean.device)
+        return law.sample(eps).detach()  # the score-function gradient goes through log_prob
+
+    def mode(self, law: Gaussian) -> Float[Tensor, "N A"]:
+        return law.mean.detach()
+
+    def encode(self, action: Float[Tensor, "N A"]) -> Float[Tensor, "N A"]:
+        return action
+
+    def noop(self, n: int) -> Float[Tensor, "N A"]:
+        return self.log_std.new_zeros(n, self.action_dim)
+
+
+class CategoricalPolicy(PolicyHead):
+    """Logits by a linear layer."""
+
+    def __init__(self, feature_dim: int, n_actions: int) -> None:
+        super().__init__()
+        self.action_dim = n_actions
+        self.logits = linear(feature_dim, n_actions)
+
+    def law(self, feature: Float[Tensor, "N F"]) -> Categorical:
+        return Categorical(self.logits(feature))
+
+    def sample(self, law: Categorical, generator: torch.Generator) -> Tensor:
+        u = torch.rand(law.logits.shape[:-1], generator=generator, device=law.logits.device)
+        return law.sample(u)
+
+    def mode(self, law: Categorical) -> Tensor:
+        return law.mode()
+
+    def encode(self, action: Tensor) -> Float[Tensor, "N A"]:
+        return F.one_hot(action, self.action_dim).to(self.logits.weight.dtype)
+
+    def noop(self, n: int) -> Float[Tensor, "N A"]:
+        return self.encode(torch.zeros(n, dtype=torch.long, device=self.logits.weight.device))

@@ -1,0 +1,44 @@
+"""From a world's spaces to the sizes of networks."""
+
+from dataclasses import dataclass
+
+import gymnasium as gym
+import numpy as np
+
+from dvrl.nets.heads import CategoricalPolicy, GaussianPolicy, PolicyHead
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Observations are real vectors; actions are real vectors or one of several choices."""
+
+    obs_dim: int
+    action_dim: int
+    """Length of an action vector, or the number of choices."""
+    discrete: bool
+
+    @classmethod
+    def from_spaces(cls, obs: gym.Space, action: gym.Space) -> "Spec":
+        """The sizes of one environment's spaces, or a sentence about what is not supported."""
+        if not (isinstance(obs, gym.spaces.Box) and len(obs.shape) == 1):
+            raise ValueError(
+                f"the observation space is {obs}; supported are vectors, Box(shape=(n,)): "
+                "wrap the environment with gymnasium.wrappers.FlattenObservation"
+            )
+        if isinstance(action, gym.spaces.Discrete):
+            if action.start != 0:
+                raise ValueError(f"the action space is {action}; its choices must start at 0")
+            return cls(obs.shape[0], int(action.n), discrete=True)
+        if isinstance(action, gym.spaces.Box) and len(action.shape) == 1:
+            if not np.issubdtype(action.dtype, np.floating):
+                raise ValueError(f"the action space is {action}; its numbers must be floats")
+            return cls(obs.shape[0], action.shape[0], discrete=False)
+        raise ValueError(
+            f"the action space is {action}; supported are Discrete(n) and Box(shape=(n,))"
+        )
+
+    def policy(self, feature_dim: int, initial_std: float) -> PolicyHead:
+        """The policy head that fits the actions."""
+        if self.discrete:
+            return CategoricalPolicy(feature_dim, self.action_dim)
+        return GaussianPolicy(feature_dim, self.action_dim, initial_std)

@@ -1,0 +1,98 @@
+"""Agent meets worlds: n_s steps of experience in every environment (inner loop of Alg. 3)."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from dvrl.agents.actor_critic import ActorCritic, Decision
+from dvrl.core import tree
+from dvrl.encoders.base import Info
+from dvrl.envs.worlds import Worlds
+
+Act = Callable[[tuple, Float[Tensor, "N A"], Float[Tensor, "N *obs"]], Decision]
+
+
+class Carry(NamedTuple):
+    """What one step hands to the next: b_{t-1}, a_{t-1}, o_t, and where an episode begins."""
+
+    belief: tuple
+    a_tm1: Float[Tensor, "N A"]
+    o_t: Float[Tensor, "N *obs"]
+    first: Bool[Tensor, " N"]
+
+
+class Segment(NamedTuple):
+    """Experience, `T N`."""
+
+    reward: Float[Tensor, "T N"]
+    terminated: Bool[Tensor, "T N"]
+    truncated: Bool[Tensor, "T N"]
+    v_end: Float[Tensor, "T N"]
+    """Value of what follows an ended episode: 0, or V(last observation) at a cut."""
+    log_prob: Float[Tensor, "T N"]
+    entropy: Float[Tensor, "T N"]
+    value: Float[Tensor, "T N"]
+    model_loss: Float[Tensor, "T N"]
+    v_boot: Float[Tensor, " N"]
+    """Value of the observation behind the segment."""
+    infos: Sequence[Info]
+
+    @property
+    def ended(self) -> Bool[Tensor, "T N"]:
+        return self.terminated | self.truncated
+
+
+def start(agent: ActorCritic, worlds: Worlds) -> Carry:
+    """The carry before the first step."""
+    o_t = worlds.reset()
+    n = worlds.n
+    return Carry(
+        agent.encoder.initial(n),
+        agent.policy.noop(n),
+        o_t,
+        torch.ones(n, dtype=torch.bool, device=o_t.device),
+    )
+
+
+def begin(agent: ActorCritic, carry: Carry) -> Carry:
+    """Where an episode begins, the initial belief and the no-op action take the old ones' place."""
+    n = carry.first.shape[0]
+    belief = tree.where(carry.first, agent.encoder.initial(n), carry.belief)
+    a_tm1 = torch.where(carry.first[:, None], agent.policy.noop(n), carry.a_tm1)
+    return Carry(belief, a_tm1, carry.o_t, carry.first)
+
+
+def collect(
+    agent: ActorCritic, act: Act, worlds: Worlds, carry: Carry, n_steps: int, bootstrap_cuts: bool
+) -> tuple[Segment, Carry]:
+    """`n_steps` of acting; `act` is the agent with the parameters the gradient should reach.
+
+    With `bootstrap_cuts` a time limit is a cut: the value of the last observation stands for what
+    would have followed. Otherwise it is an end like any other (the paper's choice).
+    """
+    rows, infos = [], []
+    for _ in range(n_steps):
+        carry = begin(agent, carry)
+        decision = act(carry.belief, carry.a_tm1, carry.o_t)
+        step = worlds.step(decision.action)
+        ended = step.terminated | step.truncated
+        v_end = torch.zeros_like(step.reward)
+        cut = step.truncated & ~step.terminated
+        if bootstrap_cuts and cut.any():
+            with torch.no_grad():  # a target, not a prediction: Eq. 8's V^-
+                v_last = act(decision.belief, decision.a_t, step.final_obs).value
+            v_end = torch.where(cut, v_last, v_end)
+        rows.append(
+            (step.reward, step.terminated, step.truncated, v_end)
+            + (decision.log_prob, decision.entropy, decision.value, decision.model_loss)
+        )
+        infos.append(decision.info)
+        carry = Carry(decision.belief, decision.a_t, step.obs, ended)
+    carry_boot = begin(agent, carry)
+    with torch.no_grad():  # a target, not a prediction: Eq. 8's V^-
+        v_boot = act(carry_boot.belief, carry_boot.a_tm1, carry_boot.o_t).value
+    columns = [torch.stack(column) for column in zip(*rows, strict=True)]
+    return Segment(*columns, v_boot=v_boot, infos=infos), carry
