@@ -41,11 +41,12 @@ class ActorCritic(nn.Module):
         a_tm1: Float[Tensor, "N A"],
         o_t: Float[Tensor, "N *obs"],
         generator: torch.Generator,
+        greedy: bool = False,
     ) -> Decision:
-        """Update the belief, then sample an action."""
+        """Update the belief, then draw an action, or take the likeliest one."""
         up = self.encoder.update(belief, a_tm1, o_t, generator)
         law = self.policy.law(up.feature)
-        action = self.policy.sample(law, generator)
+        action = self.policy.mode(law) if greedy else self.policy.sample(law, generator)
         return Decision(
             belief=up.belief,
             action=action,

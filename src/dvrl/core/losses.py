@@ -34,6 +34,14 @@ def advantage(
     return returns - value  # Eq. 8
 
 
+def standardise(adv: Float[Tensor, "T N"]) -> Float[Tensor, "T N"]:
+    """Advantages of one update with mean 0 and standard deviation 1.
+
+    Takes out what a critic that lags behind gets wrong for all actions alike.
+    """
+    return (adv - adv.mean()) / (adv.std(correction=0) + 1e-6)
+
+
 def policy_term(
     log_prob: Float[Tensor, "T N"], adv: Float[Tensor, "T N"]
 ) -> Float[Tensor, "T N"]:

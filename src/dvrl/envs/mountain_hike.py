@@ -77,12 +77,16 @@ def cap(action: Float[Tensor, "*B 2"]) -> Float[Tensor, "*B 2"]:
 class MountainHike:
     """N hikes at once. All tensors live on `device`; chance comes from the worlds' own generator."""
 
+    exact_resume = True
+
     def __init__(self, n: int, sigma: float, seed: int, device: torch.device | str = "cpu") -> None:
         self.n = n
         self.sigma = sigma
         self.generator = torch.Generator(device).manual_seed(seed)
         self.centre = torch.tensor(START, device=device)
         self.position = self.centre.expand(n, 2).clone()
+        self.reached = self.position
+        """Where the last step led, before ended episodes restarted."""
         self.age: Int[Tensor, " N"] = torch.zeros(n, dtype=torch.long, device=device)
 
     def noise(self) -> HikeNoise:
@@ -92,13 +96,13 @@ class MountainHike:
 
     def reset(self, noise: HikeNoise | None = None) -> Float[Tensor, "N 2"]:
         noise = self.noise() if noise is None else noise
-        self.position = self.centre + noise.start
+        self.position = self.reached = self.centre + noise.start
         self.age = torch.zeros_like(self.age)
         return self.position + self.sigma * noise.look_start
 
     def step(self, action: Float[Tensor, "N 2"], noise: HikeNoise | None = None) -> Step:
         noise = self.noise() if noise is None else noise
-        reached = self.position + cap(action) + MOVE_STD * noise.move
+        reached = self.reached = self.position + cap(action) + MOVE_STD * noise.move
         reward = reward_map(reached) - ACTION_COST * action.norm(dim=-1)
         final_obs = reached + self.sigma * noise.look
         truncated = self.age + 1 == STEPS

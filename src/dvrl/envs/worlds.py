@@ -25,6 +25,8 @@ class Worlds(Protocol):
     """N environments that live on one device."""
 
     n: int
+    exact_resume: bool
+    """Whether `restore` continues every episode where `state` was taken; else reset after it."""
 
     def reset(self) -> Float[Tensor, "N *obs"]:
         """Begin anew everywhere."""
@@ -39,5 +41,5 @@ class Worlds(Protocol):
         ...
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Go on from `state`."""
+        """Take up `state`, as far as the world can."""
         ...

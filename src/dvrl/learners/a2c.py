@@ -95,8 +95,9 @@ class A2C:
             self.config.gamma,
         )
         adv = losses.advantage(returns, segment.value)
+        weight = losses.standardise(adv) if self.config.normalise_advantage else adv
         return {
-            "policy": losses.policy_term(segment.log_prob, adv),
+            "policy": losses.policy_term(segment.log_prob, weight),
             "value": losses.value_term(adv),
             "entropy": losses.entropy_term(segment.entropy),
             "elbo": segment.model_loss,

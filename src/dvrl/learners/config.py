@@ -33,6 +33,8 @@ class A2CConfig:
     """Rewards are multiplied by this for learning; reported returns are not."""
     bootstrap_cuts: bool = False
     """At a time limit, continue with the value of the last observation instead of with zero."""
+    normalise_advantage: bool = False
+    """Centre and scale the advantages of each update before they weigh the policy's gradient."""
     window: Literal["clones", "stale"] = "clones"
     """How the window survives optimiser steps: each segment on its own copy of the parameters, or
     old activations with new weights as in the authors' code."""

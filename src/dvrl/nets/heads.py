@@ -15,6 +15,12 @@ from dvrl.core.laws import Categorical, Gaussian
 from dvrl.nets.layers import linear
 
 
+def shorten(v: Float[Tensor, "*B A"], bound: float) -> Float[Tensor, "*B A"]:
+    """`v` with length |v| replaced by bound * tanh(|v| / bound)."""
+    length = v.norm(dim=-1, keepdim=True).clamp(min=1e-6)
+    return v * (bound * torch.tanh(length / bound) / length)
+
+
 class PolicyHead(nn.Module, ABC):
     """pi(a | feature), one linear layer."""
 
@@ -42,11 +48,18 @@ class PolicyHead(nn.Module, ABC):
 
 
 class GaussianPolicy(PolicyHead):
-    """Mean by a linear layer that starts near zero; a standard deviation that knows no state."""
+    """Mean by a linear layer that starts near zero; a standard deviation that knows no state.
 
-    def __init__(self, feature_dim: int, action_dim: int, initial_std: float) -> None:
+    `mean_bound` shortens long means smoothly, direction kept. Where a world caps actions, a mean
+    far beyond the cap makes every sample the same action: no exploration, and no way back.
+    """
+
+    def __init__(
+        self, feature_dim: int, action_dim: int, initial_std: float, mean_bound: float | None
+    ) -> None:
         super().__init__()
         self.action_dim = action_dim
+        self.mean_bound = mean_bound
         self.mean = linear(feature_dim, action_dim)
         with torch.no_grad():
             self.mean.weight.mul_(0.01)
@@ -54,6 +67,8 @@ class GaussianPolicy(PolicyHead):
 
     def law(self, feature: Float[Tensor, "N F"]) -> Gaussian:
         mean = self.mean(feature)
+        if self.mean_bound is not None:
+            mean = shorten(mean, self.mean_bound)
         return Gaussian(mean, (2 * self.log_std).exp().expand_as(mean))
 
     def sample(self, law: Gaussian, generator: torch.Generator) -> Float[Tensor, "N A"]:

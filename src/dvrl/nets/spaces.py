@@ -37,8 +37,10 @@ class Spec:
             f"the action space is {action}; supported are Discrete(n) and Box(shape=(n,))"
         )
 
-    def policy(self, feature_dim: int, initial_std: float) -> PolicyHead:
+    def policy(
+        self, feature_dim: int, initial_std: float, mean_bound: float | None
+    ) -> PolicyHead:
         """The policy head that fits the actions."""
         if self.discrete:
             return CategoricalPolicy(feature_dim, self.action_dim)
-        return GaussianPolicy(feature_dim, self.action_dim, initial_std)
+        return GaussianPolicy(feature_dim, self.action_dim, initial_std, mean_bound)

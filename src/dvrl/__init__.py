@@ -1,0 +1,33 @@
+"""Deep variational reinforcement learning: agents that act on a learned belief.
+
+The names below load torch only when they are used, so that `dvrl --help` answers at once.
+"""
+
+from importlib import import_module
+from typing import Any
+
+from dvrl.envs.registration import register
+
+register()
+
+_LAZY = {
+    "MountainHikeConfig": "dvrl.envs.config",
+    "GymConfig": "dvrl.envs.config",
+    "ParticleConfig": "dvrl.encoders.config",
+    "GruConfig": "dvrl.encoders.config",
+    "PolicyConfig": "dvrl.agents.config",
+    "A2CConfig": "dvrl.learners.config",
+    "RunConfig": "dvrl.runs.config",
+    "preset": "dvrl.experiments.presets",
+    "train": "dvrl.runs.train",
+    "evaluate_run": "dvrl.runs.evaluate",
+    "Player": "dvrl.runs.player",
+    "load": "dvrl.runs.player",
+}
+__all__ = sorted(_LAZY)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'dvrl' has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)

@@ -1,0 +1,212 @@
+"""The command line: `dvrl train | evaluate | show`. It only chooses what to call."""
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from dvrl.envs.config import GymConfig, MountainHikeConfig, WorldConfig
+from dvrl.experiments.presets import AgentName, PresetName, preset
+from dvrl.runs.config import RunConfig, to_data
+
+USAGE = """\
+usage: dvrl COMMAND ...
+
+Deep variational reinforcement learning: agents that act on a learned belief.
+
+  dvrl train WORLD    train an agent; the same command again continues an unfinished run
+  dvrl evaluate RUN   play a run's agent with frozen weights and print what it earns
+  dvrl show RUN       draw a run's learning curve and its hikes, and build its page
+
+WORLD is mountain-hike, or gym:ID for a Gymnasium environment (gym:CartPole-v1).
+`dvrl COMMAND --help` lists the flags of a command.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Train:
+    """Train an agent. --agent and --preset choose a whole config; every other flag changes it."""
+
+    config: Annotated[RunConfig, tyro.conf.arg(name="")]
+    agent: AgentName = "dvrl"
+    """The particle belief of the paper, or its recurrent baseline."""
+    preset: PresetName = "tuned"
+    """paper: constants as published; tuned: learns fast and steadily; quick: for two cores."""
+    out: Path | None = None
+    """Directory of the run (default: runs/WORLD-AGENT-PRESET-sSEED)."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to train."""
+    threads: int = 1
+    """CPU threads; one is fastest for small networks."""
+    checkpoint_seconds: float = 60.0
+    """Seconds between checkpoints; 0 saves after every gradient window."""
+    print_config: bool = False
+    """Print the resolved config and the parameter count as JSON; train nothing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluate:
+    """Play a run's agent with frozen weights."""
+
+    run: tyro.conf.Positional[Path]
+    """Directory of the run."""
+    episodes: int = 200
+    """Episodes to play."""
+    particles: int | None = None
+    """K, which may differ from training."""
+    deterministic: bool = False
+    """Act by the policy's mode instead of sampling."""
+    seed: int = 1_000_000
+    """Seed of worlds and chance; the default is far from training seeds."""
+    device: Literal["auto", "cpu", "cuda"] = "cpu"
+    """Where to play."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Show:
+    """Draw a run: learning curve, hikes with belief, and a page that holds both."""
+
+    run: tyro.conf.Positional[Path]
+    """Directory of the run."""
+    seed: int = 1_000_000
+    """Seed of the hikes."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; its exit code."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    commands: dict[str, Callable[[list[str]], int]] = {
+        "train": train,
+        "evaluate": evaluate,
+        "show": show,
+    }
+    if not argv or argv[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0 if argv else 2
+    if argv[0] not in commands:
+        return complain(f"there is no command {argv[0]!r}; there are {', '.join(commands)}")
+    try:
+        return commands[argv[0]](argv[1:])
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except ValueError as error:
+        return complain(str(error))
+
+
+def train(argv: list[str]) -> int:
+    args = parse_train(argv)
+    if args.print_config:
+        return print_config(args.config)
+    from dvrl.runs.errors import Interrupted, RunFailed
+    from dvrl.runs.progress import choose_display
+    from dvrl.runs.train import train as run_training
+
+    out = args.out or default_out(args)
+    display = choose_display()
+    display.say(f"{args.config.world.name}, {args.agent} ({args.preset}) -> {out}")
+    try:
+        run_training(
+            args.config,
+            out,
+            device=args.device,
+            threads=args.threads,
+            checkpoint_seconds=args.checkpoint_seconds,
+            display=display,
+        )
+    except Interrupted as stop:
+        print(stop, file=sys.stderr)
+        return 128 + stop.signal_number
+    except RunFailed as failure:
+        return complain(str(failure), code=1)
+    print(f"finished: {out}  (look at it: dvrl show {out})")
+    return 0
+
+
+def parse_train(argv: list[str]) -> Train:
+    """Two readings: world, agent and preset choose the defaults for all other flags."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--agent", default="dvrl")
+    first.add_argument("--preset", default="tuned")
+    chosen, _ = first.parse_known_args(argv)
+    if argv and not argv[0].startswith("-"):
+        name, rest = argv[0], argv[1:]
+    elif {"-h", "--help"} & set(argv):
+        name, rest = "mountain-hike", argv
+    else:
+        raise ValueError("train needs a world: dvrl train mountain-hike, or dvrl train gym:ID")
+    config = preset(chosen.preset, chosen.agent, parse_world(name))
+    return tyro.cli(
+        Train,
+        args=rest,
+        default=Train(config),
+        prog=f"dvrl train {name}",
+        config=(tyro.conf.AvoidSubcommands,),
+    )
+
+
+def parse_world(name: str) -> WorldConfig:
+    if name == "mountain-hike":
+        return MountainHikeConfig()
+    if name.startswith("gym:") and len(name) > 4:
+        return GymConfig(name.removeprefix("gym:"))
+    raise ValueError(f"there is no world {name!r}; there are mountain-hike and gym:ID")
+
+
+def default_out(args: Train) -> Path:
+    world = args.config.world
+    if isinstance(world, MountainHikeConfig):
+        name = f"hike{world.sigma:g}"
+    else:
+        name = world.id.replace("/", "-")
+    return Path("runs") / f"{name}-{args.agent}-{args.preset}-s{args.config.seed}"
+
+
+def print_config(config: RunConfig) -> int:
+    from dvrl.runs.build import build_agent, parameter_count
+
+    shown = to_data(config) | {"parameters": parameter_count(build_agent(config))}
+    print(json.dumps(shown, indent=2))
+    return 0
+
+
+def evaluate(argv: list[str]) -> int:
+    args = tyro.cli(Evaluate, args=argv, prog="dvrl evaluate")
+    from dvrl.runs.evaluate import evaluate_run
+
+    result = evaluate_run(
+        args.run,
+        episodes=args.episodes,
+        particles=args.particles,
+        deterministic=args.deterministic,
+        seed=args.seed,
+        device=args.device,
+    )
+    print(json.dumps(result, indent=2))
+    return 0
+
+
+def show(argv: list[str]) -> int:
+    args = tyro.cli(Show, args=argv, prog="dvrl show")
+    from dvrl.reports.page import build_page
+    from dvrl.runs.inspect import record_traces
+
+    record_traces(args.run, args.seed)
+    page, pictures = build_page(args.run)
+    for path in [*pictures, page]:
+        print(path)
+    return 0
+
+
+def complain(sentence: str, code: int = 2) -> int:
+    print(f"dvrl: {sentence}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""Any Gymnasium environment as worlds of tensors: stepped on the host, seen on any device."""
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, VectorEnv
+from jaxtyping import Float
+from torch import Tensor
+
+from dvrl.envs.worlds import Step
+
+
+def make_env(id: str) -> gym.Env:
+    """`gymnasium.make`, with its errors as one sentence."""
+    try:
+        return gym.make(id)
+    except (gym.error.Error, ImportError, ModuleNotFoundError) as error:
+        raise ValueError(f"Gymnasium cannot make {id!r}: {error}") from error
+
+
+class GymWorlds:
+    """A vector environment that restarts ended episodes in the same step.
+
+    Its inner state cannot be saved: after `restore` unfinished episodes begin anew.
+    """
+
+    exact_resume = False
+
+    def __init__(self, envs: VectorEnv, seed: int, device: torch.device | str = "cpu") -> None:
+        mode = envs.metadata.get("autoreset_mode")
+        if mode != AutoresetMode.SAME_STEP:
+            raise ValueError(
+                f"the vector environment's autoreset_mode is {mode}; it must be SAME_STEP, since "
+                "other modes put a transition between episodes that never happened"
+            )
+        self.n = envs.num_envs
+        self.envs = envs
+        self.device = torch.device(device)
+        self.seed = seed
+        self.restarts = 0
+        self._bounds = None
+        if isinstance(envs.single_action_space, gym.spaces.Box):
+            self._bounds = envs.single_action_space.low, envs.single_action_space.high
+
+    @classmethod
+    def make(cls, id: str, n: int, seed: int, device: torch.device | str = "cpu") -> "GymWorlds":
+        """`n` copies of a registered environment in this process."""
+        make_env(id).close()
+        envs = gym.make_vec(
+            id,
+            n,
+            vectorization_mode="sync",
+            vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP},
+        )
+        return cls(envs, seed, device)
+
+    def reset(self) -> Float[Tensor, "N *obs"]:
+        seeds = [self.seed + self.restarts * self.n + i for i in range(self.n)]
+        obs, _ = self.envs.reset(seed=seeds)
+        return self._tensor(obs)
+
+    def step(self, action: Tensor) -> Step:
+        given = action.cpu().numpy()
+        if self._bounds is not None:
+            given = given.clip(*self._bounds)
+        obs, reward, terminated, truncated, info = self.envs.step(given)
+        final_obs = np.array(obs, np.float32)
+        for row in np.flatnonzero(terminated | truncated):
+            final_obs[row] = info["final_obs"][row]
+        return Step(
+            self._tensor(obs),
+            self._tensor(reward),
+            torch.as_tensor(terminated, device=self.device),
+            torch.as_tensor(truncated, device=self.device),
+            self._tensor(final_obs),
+        )
+
+    def state(self) -> dict[str, Tensor]:
+        return {"restarts": torch.tensor(self.restarts)}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """The next reset begins new episodes with seeds that were not used before."""
+        self.restarts = int(state["restarts"]) + 1
+
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        return torch.as_tensor(np.array(array, np.float32), device=self.device)

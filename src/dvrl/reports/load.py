@@ -1,0 +1,53 @@
+"""A run's files as arrays."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dvrl.records.layout import RunFiles, read_json
+from dvrl.records.metrics import Episode, read_episodes, read_metrics
+
+
+@dataclass(frozen=True)
+class RunData:
+    """What a report needs to know about a run."""
+
+    name: str
+    config: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    episodes: list[Episode]
+    starts: list[dict[str, Any]]
+    hikes: dict[str, np.ndarray] | None
+
+    @property
+    def sigma(self) -> float | None:
+        """Observation noise, if the world is Mountain Hike."""
+        return self.config["world"].get("sigma")
+
+    @property
+    def agent(self) -> str:
+        return {"ParticleConfig": "DVRL", "GruConfig": "RNN"}[self.config["encoder"]["kind"]]
+
+    def series(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Steps and values of a metric, lines without it left out."""
+        points = [(m["step"], m[name]) for m in self.metrics if m.get(name) is not None]
+        steps, values = zip(*points, strict=True) if points else ((), ())
+        return np.array(steps, float), np.array(values, float)
+
+
+def load_run(root: Path) -> RunData:
+    """Read a run's directory."""
+    files = RunFiles(root)
+    if not (files.config.exists() and files.metrics.exists()):
+        raise ValueError(f"{root} is not a run: it has no config.json and metrics.jsonl")
+    hikes = files.traces / "hikes.npz"
+    return RunData(
+        name=root.resolve().name,
+        config=read_json(files.config),
+        metrics=read_metrics(files.metrics),
+        episodes=read_episodes(files.episodes),
+        starts=read_json(files.command) if files.command.exists() else [],
+        hikes=dict(np.load(hikes)) if hikes.exists() else None,
+    )

@@ -1,0 +1,84 @@
+"""The settings of one run, and their form on disk (no torch here: the command line reads this)."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from dvrl.agents.config import PolicyConfig
+from dvrl.encoders.config import EncoderConfig, GruConfig, ParticleConfig
+from dvrl.envs.config import GymConfig, MountainHikeConfig, WorldConfig
+from dvrl.learners.config import A2CConfig
+
+KINDS = {
+    cls.__name__: cls
+    for cls in (MountainHikeConfig, GymConfig, ParticleConfig, GruConfig, PolicyConfig, A2CConfig)
+}
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that decides a run's numbers."""
+
+    world: WorldConfig = field(default_factory=MountainHikeConfig)
+    """The world to act in."""
+    encoder: EncoderConfig = field(default_factory=ParticleConfig)
+    """How history becomes a belief."""
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    """How the belief becomes an action."""
+    learner: A2CConfig = field(default_factory=A2CConfig)
+    """How it learns."""
+    seed: int = 0
+    """Seed of weights, worlds and chance."""
+    steps: int = 1_000_000
+    """Environment steps over all environments; a run may be continued to more."""
+    log_every: int = 5_000
+    """Environment steps per line of metrics."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("seed", 0), ("steps", 1), ("log_every", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+
+
+def to_data(config: RunConfig) -> dict[str, Any]:
+    """JSON-ready, with the class name of every part beside its fields."""
+    data: dict[str, Any] = {}
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        if dataclasses.is_dataclass(value):
+            value = {"kind": type(value).__name__} | dataclasses.asdict(value)
+        data[f.name] = value
+    return data
+
+
+def from_data(data: dict[str, Any], source: str) -> RunConfig:
+    """The inverse of `to_data`; `source` is named when something does not fit."""
+    try:
+        fields = dict(data)
+        for name, value in fields.items():
+            if isinstance(value, dict):
+                part = dict(value)
+                fields[name] = KINDS[part.pop("kind")](**part)
+        return RunConfig(**fields)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{source} is not the config of a dvrl run ({error})") from error
+
+
+def differences(old: RunConfig, new: RunConfig) -> list[str]:
+    """Where two configs would give different numbers, as `name: old -> new`."""
+    a, b = _flat(to_data(old)), _flat(to_data(new))
+    return [
+        f"{name}: {a.get(name)} -> {b.get(name)}"
+        for name in sorted(a.keys() | b.keys())
+        if name != "steps" and a.get(name) != b.get(name)
+    ]
+
+
+def _flat(data: dict[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in data.items():
+        if isinstance(value, dict):
+            flat |= {f"{name}.{inner}": v for inner, v in value.items()}
+        else:
+            flat[name] = value
+    return flat

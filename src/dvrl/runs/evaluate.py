@@ -1,0 +1,83 @@
+"""Frozen weights at work: what the agent earns, and how good its model is."""
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dvrl.records.layout import RunFiles, write_json
+from dvrl.rollout.segment import Carry, begin, start
+from dvrl.runs.build import choose_device
+from dvrl.runs.errors import UsageError
+from dvrl.runs.player import Player, load
+
+MOST_WORLDS = 256
+
+
+def evaluate_run(
+    run: str | Path,
+    *,
+    episodes: int = 200,
+    particles: int | None = None,
+    deterministic: bool = False,
+    seed: int = 1_000_000,
+    device: str = "cpu",
+) -> dict[str, Any]:
+    """Play `episodes` whole episodes; results also go to the run's evaluations/."""
+    if episodes < 1:
+        raise UsageError(f"episodes is {episodes}; it must be at least 1")
+    player = load(run, particles=particles, seed=seed, device=choose_device(device))
+    returns, step_metrics = play(player, episodes, seed, deterministic)
+    result = {
+        "episodes": episodes,
+        "return_mean": float(returns.mean()),
+        "return_std": float(returns.std(ddof=1)) if episodes > 1 else None,
+        "return_standard_error": (
+            float(returns.std(ddof=1) / math.sqrt(episodes)) if episodes > 1 else None
+        ),
+        "deterministic": deterministic,
+        "particles": getattr(player.config.encoder, "n_particles", None),
+        "seed": seed,
+    } | step_metrics
+    name = time.strftime("%Y%m%d-%H%M%S") + f"-{time.time_ns() % 10**9:09d}.json"
+    write_json(RunFiles(Path(run)).evaluations / name, result)
+    return result
+
+
+@torch.no_grad()
+def play(
+    player: Player, episodes: int, seed: int, greedy: bool
+) -> tuple[np.ndarray, dict[str, float]]:
+    """Raw returns of `episodes` episodes, and the means of the belief's diagnostics over them.
+
+    Every world plays its share of whole episodes, so that short ones are not over-represented.
+    """
+    n = min(episodes, MOST_WORLDS)
+    worlds = player.config.world.make(n, seed, player.device)
+    quota = np.full(n, episodes // n)
+    quota[: episodes % n] += 1
+    carry = start(player.agent, worlds)
+    running, returns, sums, rounds = np.zeros(n), [], {}, 0
+    while quota.sum() > 0:
+        carry = begin(player.agent, carry)
+        decision = player.agent(
+            carry.belief, carry.a_tm1, carry.o_t, player.generator, greedy
+        )
+        step = worlds.step(decision.action)
+        ended = step.terminated | step.truncated
+        running += step.reward.cpu().numpy()
+        for row in np.flatnonzero(ended.cpu().numpy()):
+            if quota[row] > 0:
+                returns.append(running[row])
+                quota[row] -= 1
+            running[row] = 0.0
+        metrics = {"model_nats_per_step": decision.model_loss.mean()}
+        metrics |= type(decision.info).metrics([decision.info])
+        for name, value in metrics.items():
+            sums[name] = sums.get(name, 0.0) + float(value)
+        rounds += 1
+        carry = Carry(decision.belief, decision.a_t, step.obs, ended)
+    return np.array(returns), {name: total / rounds for name, total in sums.items()}

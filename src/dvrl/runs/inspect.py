@@ -1,0 +1,70 @@
+"""Look inside a run: episodes recorded with the belief beside the truth, for pictures."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dvrl.encoders import exact
+from dvrl.encoders.particle import ParticleInfo
+from dvrl.envs import mountain_hike
+from dvrl.envs.config import MountainHikeConfig
+from dvrl.envs.mountain_hike import MountainHike
+from dvrl.records.layout import RunFiles, write_atomic
+from dvrl.rollout.segment import Carry, begin, start
+from dvrl.runs.player import Player, load
+
+HIKES = 64
+
+
+def record_traces(run: str | Path, seed: int) -> list[Path]:
+    """Record what can be drawn of this run's world; nothing for worlds that have no picture."""
+    player = load(run, seed=seed)
+    if not isinstance(player.config.world, MountainHikeConfig):
+        return []
+    path = RunFiles(Path(run)).traces / "hikes.npz"
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **walk(player, HIKES, seed))
+    write_atomic(path, buffer.getvalue())
+    return [path]
+
+
+@torch.no_grad()
+def walk(player: Player, n: int, seed: int) -> dict[str, np.ndarray]:
+    """`n` hikes, arrays `T N ...`: truth, sight, and the beliefs, learned and exact, about it.
+
+    The worlds' noise depends on the seed alone: two players with one seed meet the same noise.
+    """
+    world_config = player.config.world
+    worlds = MountainHike(n, world_config.sigma, seed)
+    kalman_world = exact.mountain_hike_world(world_config.sigma)
+    kalman = exact.initial(kalman_world, n)
+    carry = start(player.agent, worlds)
+    rows: list[dict[str, torch.Tensor]] = []
+    for _ in range(mountain_hike.STEPS):
+        carry = begin(player.agent, carry)
+        kalman, log_evidence = exact.correct(kalman_world, kalman, carry.o_t)
+        row = {"position": worlds.position, "obs": carry.o_t, "exact_mean": kalman.mean}
+        row["exact_nats"] = -log_evidence
+        decision = player.agent(carry.belief, carry.a_tm1, carry.o_t, player.generator)
+        step = worlds.step(decision.action)
+        row |= {"action": decision.action, "reward": step.reward}
+        if isinstance(decision.info, ParticleInfo):
+            weight = decision.info.log_w.softmax(-1)
+            row |= {"particles": decision.info.o_mean, "weights": weight}
+            row["estimate"] = (weight[..., None] * decision.info.o_mean).sum(1)
+            row["model_nats"] = decision.model_loss
+        rows.append(row)
+        kalman = exact.predict(kalman_world, kalman, mountain_hike.cap(decision.action))
+        carry = Carry(decision.belief, decision.a_t, step.obs, step.truncated)
+    arrays = {name: torch.stack([row[name] for row in rows]).numpy() for name in rows[0]}
+    return arrays | background()
+
+
+def background() -> dict[str, np.ndarray]:
+    """The reward map on a grid, so that pictures need no physics."""
+    side = torch.linspace(-12, 12, 241)
+    x, y = torch.meshgrid(side, side, indexing="xy")
+    reward = mountain_hike.reward_map(torch.stack([x, y], -1))
+    return {"map_side": side.numpy(), "map_reward": reward.numpy()}

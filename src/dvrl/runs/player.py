@@ -1,0 +1,166 @@
+"""A trained agent to play with: `predict` with an explicit belief, or a session that carries it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from dvrl.agents.actor_critic import ActorCritic
+from dvrl.core import tree
+from dvrl.encoders.base import Info
+from dvrl.encoders.config import ParticleConfig
+from dvrl.records.layout import RunFiles, read_json, write_json
+from dvrl.runs import checkpoint as checkpoints
+from dvrl.runs.build import build_agent
+from dvrl.runs.config import RunConfig, from_data, to_data
+from dvrl.runs.errors import RunFailed, UsageError
+
+
+class Memory(NamedTuple):
+    """What an agent must not forget between two observations; rows are environments."""
+
+    belief: tuple
+    a_tm1: Float[Tensor, "N A"]
+
+
+class Prediction(NamedTuple):
+    """An action for every row, the memory to bring to the next call, and a look inside."""
+
+    action: np.ndarray
+    memory: Memory
+    value: np.ndarray
+    info: Info
+
+
+class Player:
+    """An agent with frozen weights."""
+
+    def __init__(self, config: RunConfig, agent: ActorCritic, seed: int = 0) -> None:
+        self.config = config
+        self.agent = agent
+        device = next(agent.parameters()).device
+        self.device = device
+        self.generator = torch.Generator(device).manual_seed(seed)
+
+    def initial(self, n: int = 1) -> Memory:
+        """The memory of `n` environments before their first observation."""
+        return Memory(self.agent.encoder.initial(n), self.agent.policy.noop(n))
+
+    @torch.no_grad()
+    def predict(
+        self,
+        obs: np.ndarray,
+        memory: Memory | None = None,
+        *,
+        first: np.ndarray | None = None,
+        deterministic: bool = False,
+    ) -> Prediction:
+        """Actions for observations `obs` (rows are environments), given what went before.
+
+        `first` marks rows whose episode begins here: their memory is replaced by the initial one.
+        """
+        if memory is None:
+            raise UsageError(
+                "predict needs the memory of what went before: start an episode with "
+                "memory = player.initial(n) and pass on prediction.memory, or use player.session()"
+            )
+        o_t = torch.as_tensor(np.asarray(obs, np.float32), device=self.device)
+        n = memory.a_tm1.shape[0]
+        if o_t.ndim < 2 or o_t.shape[0] != n:
+            raise UsageError(
+                f"observations have shape {tuple(o_t.shape)} but the memory has {n} rows; "
+                f"the first axis must be {n} (for one environment: obs[None])"
+            )
+        if first is not None:
+            memory = tree.where(
+                torch.as_tensor(first, device=self.device), self.initial(n), memory
+            )
+        decision = self.agent(memory.belief, memory.a_tm1, o_t, self.generator, deterministic)
+        return Prediction(
+            decision.action.cpu().numpy(),
+            Memory(decision.belief, decision.a_t),
+            decision.value.cpu().numpy(),
+            decision.info,
+        )
+
+    def session(self, deterministic: bool = False) -> "Session":
+        """Play one environment; the session keeps the memory."""
+        return Session(self, deterministic)
+
+    def save(self, directory: str | Path) -> Path:
+        """Config and weights as a directory that `dvrl.load` reads."""
+        files = RunFiles(Path(directory))
+        write_json(files.config, to_data(self.config))
+        weights = {k: t.cpu().contiguous() for k, t in self.agent.state_dict().items()}
+        temporary = files.root / ".weights.tmp"
+        save_file(weights, temporary)
+        temporary.replace(files.root / "weights.safetensors")
+        return files.root
+
+
+class Session:
+    """One environment's player. Call `act` with each observation, `reset` between episodes."""
+
+    def __init__(self, player: Player, deterministic: bool) -> None:
+        self.player = player
+        self.deterministic = deterministic
+        self.memory = player.initial(1)
+        self.last: Prediction | None = None
+
+    def reset(self) -> None:
+        """Forget: the next observation begins an episode."""
+        self.memory = self.player.initial(1)
+        self.last = None
+
+    def act(self, obs: np.ndarray):
+        """The action for this observation, as one environment takes it."""
+        batch = np.asarray(obs)[None]
+        self.last = self.player.predict(batch, self.memory, deterministic=self.deterministic)
+        self.memory = self.last.memory
+        return self.last.action[0]
+
+
+def load(
+    directory: str | Path,
+    *,
+    particles: int | None = None,
+    seed: int = 0,
+    device: str | torch.device = "cpu",
+) -> Player:
+    """The agent of a run (its newest whole checkpoint) or of a directory made by `save`."""
+    files = RunFiles(Path(directory))
+    if not files.config.exists():
+        raise UsageError(f"{files.root} is not a run: it has no config.json")
+    config = from_data(read_json(files.config), str(files.config))
+    if particles is not None:
+        config = with_particles(config, particles)
+    agent = build_agent(config).to(device)
+    try:
+        agent.load_state_dict(read_weights(files))
+    except RuntimeError as error:
+        raise RunFailed(f"the weights in {files.root} do not fit its config ({error})") from error
+    return Player(config, agent.eval(), seed)
+
+
+def with_particles(config: RunConfig, particles: int) -> RunConfig:
+    if not isinstance(config.encoder, ParticleConfig):
+        raise UsageError("this run has no particles: its encoder is the recurrent baseline")
+    return replace(config, encoder=replace(config.encoder, n_particles=particles))
+
+
+def read_weights(files: RunFiles) -> dict[str, Tensor]:
+    saved = files.root / "weights.safetensors"
+    if saved.exists():
+        return load_file(saved)
+    try:
+        found, _ = checkpoints.load_newest(files.checkpoints)
+    except checkpoints.Damaged as damage:
+        raise RunFailed(str(damage)) from damage
+    if found is None:
+        raise UsageError(f"{files.root} has no checkpoint yet: let it train first")
+    return found.weights

@@ -1,0 +1,101 @@
+"""How a run shows itself: a live line on a terminal, plain lines elsewhere."""
+
+import time
+from typing import NamedTuple, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class Status(NamedTuple):
+    """Where a run stands."""
+
+    step: int
+    steps: int
+    speed: float
+    """Environment steps per second since this start."""
+    recent_return: float | None
+    """Mean return of the last finished episodes."""
+    elbo: float | None
+    """Model loss in nats per step."""
+
+
+class Display(Protocol):
+    """Someone who watches a run."""
+
+    def say(self, sentence: str) -> None: ...
+
+    def show(self, status: Status) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Silent:
+    """Nobody watches."""
+
+    def say(self, sentence: str) -> None:
+        pass
+
+    def show(self, status: Status) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class PlainDisplay:
+    """A line every few seconds, for logs and pipes."""
+
+    def __init__(self, seconds: float = 10.0) -> None:
+        self.seconds = seconds
+        self._last = 0.0
+
+    def say(self, sentence: str) -> None:
+        print(sentence, flush=True)
+
+    def show(self, status: Status) -> None:
+        now = time.monotonic()
+        if now - self._last >= self.seconds or status.step >= status.steps:
+            self._last = now
+            print(f"step {status.step:,} of {status.steps:,}  {_words(status)}", flush=True)
+
+    def close(self) -> None:
+        pass
+
+
+class LiveDisplay:
+    """A progress bar with the numbers people look at."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            BarColumn(bar_width=30),
+            TextColumn("{task.percentage:>3.0f}%  {task.description}"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self._task = None
+
+    def say(self, sentence: str) -> None:
+        self._progress.console.print(sentence, markup=False, highlight=False)
+
+    def show(self, status: Status) -> None:
+        if self._task is None:
+            self._progress.start()
+            self._task = self._progress.add_task("", total=status.steps, completed=status.step)
+        self._progress.update(self._task, completed=status.step, description=_words(status))
+
+    def close(self) -> None:
+        self._progress.stop()
+
+
+def choose_display() -> Display:
+    """Live on a terminal, plain lines elsewhere."""
+    console = Console()
+    return LiveDisplay(console) if console.is_terminal else PlainDisplay()
+
+
+def _words(status: Status) -> str:
+    parts = [f"return {status.recent_return:.1f}"] if status.recent_return is not None else []
+    if status.elbo:
+        parts.append(f"model {status.elbo:.2f} nats/step")
+    return "  ".join([*parts, f"{status.speed:,.0f} steps/s"])
