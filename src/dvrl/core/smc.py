@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+LARGEST_BELOW_ONE = 1 - 2**-24
 Resampler = Callable[[Float[Tensor, "*N K"], Float[Tensor, "*N K"]], Int[Tensor, "*N K"]]
 
 
@@ -82,6 +83,6 @@ def _strata(u: Tensor, k: int) -> Tensor:
 def _lookup(log_w: Tensor, positions: Tensor) -> Tensor:
     """Index of the particle in whose share of the cumulative weight each position falls."""
     cumulative = log_w.softmax(-1).cumsum(-1)
-    # Rounding can leave the last cumulative weight below a position: it belongs to the last one.
-    found = torch.searchsorted(cumulative, positions.contiguous(), right=True)
-    return found.clamp(max=log_w.shape[-1] - 1)
+    # Positions must stay below the total, or rounding would choose a last particle of weight zero.
+    below = positions.clamp(max=LARGEST_BELOW_ONE) * cumulative[..., -1:]
+    return torch.searchsorted(cumulative, below, right=True).clamp(max=log_w.shape[-1] - 1)

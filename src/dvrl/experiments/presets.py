@@ -40,6 +40,7 @@ def _tuned(agent: AgentName, world: WorldConfig) -> RunConfig:
     learner = A2CConfig(
         n_envs=64,
         lr=3e-4,
+        anneal_steps=3_000_000,
         gamma=0.95,
         entropy_weight=0.002,
         reward_scale=0.1,
@@ -56,6 +57,7 @@ def _quick(agent: AgentName, world: WorldConfig) -> RunConfig:
         n_envs=32,
         n_grad=10,
         lr=5e-4,
+        anneal_steps=500_000,
         gamma=0.95,
         entropy_weight=0.002,
         reward_scale=0.1,

@@ -39,6 +39,11 @@ class A2C:
         self.stepped = owned
         self.optimiser = build_optimiser(config, owned)
 
+    def set_lr(self, lr: float) -> None:
+        """The learning rate of the updates to come."""
+        for group in self.optimiser.param_groups:
+            group["lr"] = lr
+
     def window(self, carry: Carry) -> tuple[Carry, list[Segment], dict[str, Float[Tensor, ""]]]:
         """n_g / n_s updates whose gradients reach back to the window's first step.
 

@@ -19,6 +19,9 @@ class A2CConfig:
     """Discount."""
     lr: float = 1e-4
     """Learning rate."""
+    anneal_steps: int | None = None
+    """Let the learning rate fall in a straight line to a tenth over this many environment steps;
+    None keeps it (paper)."""
     optimiser: Literal["rmsprop", "adam"] = "rmsprop"
     """RMSProp (alpha 0.99, eps 1e-5) as in the paper, or Adam (0.9, 0.999, eps 1e-5)."""
     clip_norm: float = 0.5
@@ -40,8 +43,8 @@ class A2CConfig:
     old activations with new weights as in the authors' code."""
 
     def __post_init__(self) -> None:
-        for name in ("n_envs", "n_steps", "n_grad"):
-            if getattr(self, name) < 1:
+        for name in ("n_envs", "n_steps", "n_grad", "anneal_steps"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.n_grad % self.n_steps:
             raise ValueError(
@@ -61,6 +64,12 @@ class A2CConfig:
     def segments(self) -> int:
         """Updates per gradient window."""
         return self.n_grad // self.n_steps
+
+    def lr_at(self, step: int) -> float:
+        """The learning rate after `step` environment steps."""
+        if self.anneal_steps is None:
+            return self.lr
+        return self.lr * (1 - 0.9 * min(step / self.anneal_steps, 1.0))
 
     @property
     def weights(self) -> dict[str, float]:

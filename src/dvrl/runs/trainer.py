@@ -59,6 +59,7 @@ class Trainer:
 
     def window(self) -> Window:
         """Train for one gradient window; RuntimeError when the loss is no longer a number."""
+        self.learner.set_lr(self.config.learner.lr_at(self.steps))
         self.carry, segments, means = self.learner.window(self.carry)
         names = list(means)
         values = torch.stack([means[name].float() for name in names]).tolist()
