@@ -27,9 +27,7 @@ def n_step_returns(
     return torch.stack(returns[::-1])
 
 
-def advantage(
-    returns: Float[Tensor, "T N"], value: Float[Tensor, "T N"]
-) -> Float[Tensor, "T N"]:
+def advantage(returns: Float[Tensor, "T N"], value: Float[Tensor, "T N"]) -> Float[Tensor, "T N"]:
     """What the actions earned beyond the critic's expectation."""
     return returns - value  # Eq. 8
 
@@ -42,9 +40,7 @@ def standardise(adv: Float[Tensor, "T N"]) -> Float[Tensor, "T N"]:
     return (adv - adv.mean()) / (adv.std(correction=0) + 1e-6)
 
 
-def policy_term(
-    log_prob: Float[Tensor, "T N"], adv: Float[Tensor, "T N"]
-) -> Float[Tensor, "T N"]:
+def policy_term(log_prob: Float[Tensor, "T N"], adv: Float[Tensor, "T N"]) -> Float[Tensor, "T N"]:
     """Policy gradient; the advantage is a constant here, the critic is judged by its own term."""
     return -log_prob * adv.detach()  # Eq. 9
 
@@ -64,4 +60,5 @@ def combine(
 ) -> Float[Tensor, ""]:
     """The weighted sum of the terms' means over steps and environments."""
     assert terms.keys() == weights.keys(), f"terms {set(terms)}, weights {set(weights)}"
-    return torch.stack([weights[name] * term.mean() for name, term in terms.items()]).sum()  # Eq. 20
+    means = [weights[name] * term.mean() for name, term in terms.items()]
+    return torch.stack(means).sum()  # Eq. 20

@@ -31,23 +31,17 @@ def revive(log_w: Float[Tensor, "*N K"]) -> tuple[Float[Tensor, "*N K"], Bool[Te
     return log_w.masked_fill(~alive, -torch.inf).masked_fill(vanished[..., None], 0.0), vanished
 
 
-def systematic(
-    log_w: Float[Tensor, "*N K"], u: Float[Tensor, "*N K"]
-) -> Int[Tensor, "*N K"]:
+def systematic(log_w: Float[Tensor, "*N K"], u: Float[Tensor, "*N K"]) -> Int[Tensor, "*N K"]:
     """One uniform moves a comb of K teeth; equal weights give the identity."""
     return _lookup(log_w, _strata(u[..., :1], u.shape[-1]))
 
 
-def stratified(
-    log_w: Float[Tensor, "*N K"], u: Float[Tensor, "*N K"]
-) -> Int[Tensor, "*N K"]:
+def stratified(log_w: Float[Tensor, "*N K"], u: Float[Tensor, "*N K"]) -> Int[Tensor, "*N K"]:
     """One uniform inside each of K equal strata."""
     return _lookup(log_w, _strata(u, u.shape[-1]))
 
 
-def multinomial(
-    log_w: Float[Tensor, "*N K"], u: Float[Tensor, "*N K"]
-) -> Int[Tensor, "*N K"]:
+def multinomial(log_w: Float[Tensor, "*N K"], u: Float[Tensor, "*N K"]) -> Int[Tensor, "*N K"]:
     """K independent draws, the paper's Discrete(w / sum w)."""
     return _lookup(log_w, u)
 

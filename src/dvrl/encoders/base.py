@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -11,11 +11,12 @@ from torch import Tensor, nn
 Belief = TypeVar("Belief", bound=tuple)
 
 
+@runtime_checkable
 class Info(Protocol):
     """What an update leaves to look at; it carries no gradient and may be dropped."""
 
     @classmethod
-    def metrics(cls, infos: Sequence["Info"]) -> dict[str, Float[Tensor, ""]]:
+    def metrics(cls, infos: Sequence[Any]) -> dict[str, Float[Tensor, ""]]:
         """Named means over the steps of a segment."""
         ...
 
@@ -33,19 +34,19 @@ class Update(NamedTuple):
     """Diagnostics."""
 
 
-class BeliefEncoder(nn.Module, ABC):
+class BeliefEncoder(nn.Module, ABC, Generic[Belief]):
     """History in, belief out."""
 
     feature_dim: int
 
     @abstractmethod
-    def initial(self, n: int) -> tuple:
+    def initial(self, n: int) -> Belief:
         """The belief of `n` environments before their first observation."""
 
     @abstractmethod
     def update(
         self,
-        belief: tuple,
+        belief: Belief,
         a_tm1: Float[Tensor, "N A"],
         o_t: Float[Tensor, "N *obs"],
         generator: torch.Generator,

@@ -92,9 +92,7 @@ class GruConfig:
             if self.reconstruct
             else None
         )
-        return GruEncoder(
-            spec.obs_dim, spec.action_dim, self.h_dim, self.embed_dim, reconstruction
-        )
+        return GruEncoder(spec.obs_dim, spec.action_dim, self.h_dim, self.embed_dim, reconstruction)
 
 
 EncoderConfig = ParticleConfig | GruConfig

@@ -43,8 +43,10 @@ class Reconstruction(nn.Module):
         return -law.log_prob(o_t)
 
 
-class GruEncoder(BeliefEncoder):
+class GruEncoder(BeliefEncoder[GruBelief]):
     """h_t = GRU(h_{t-1}, [phi^o(o_t), phi^a(a_{t-1})])."""
+
+    h_0: Tensor
 
     def __init__(
         self,

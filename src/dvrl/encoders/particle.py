@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from dvrl.core import smc, tree
 from dvrl.encoders.base import BeliefEncoder, Update
+from dvrl.models.vrnn import GenerativeModel
 
 
 class ParticleBelief(NamedTuple):
@@ -64,12 +65,14 @@ class Summary(nn.Module):
         return last[0]
 
 
-class ParticleEncoder(BeliefEncoder):
+class ParticleEncoder(BeliefEncoder[ParticleBelief]):
     """Resample, propose, move, weigh, and sum the evidence."""
+
+    h_0: Tensor
 
     def __init__(
         self,
-        model: nn.Module,
+        model: GenerativeModel,
         summary: nn.Module,
         n_particles: int,
         h_dim: int,

@@ -45,7 +45,7 @@ RIDGES = (  # mean x, mean y, std x, std y, height
 
 
 class HikeNoise(NamedTuple):
-    """Standard normal noise of one step in every world; a fixed sequence of it fixes the weather."""
+    """Standard normal noise of one step in every world; given in, it fixes the weather."""
 
     start: Float[Tensor, "N 2"]
     """Start position of the next episode."""
@@ -75,7 +75,7 @@ def cap(action: Float[Tensor, "*B 2"]) -> Float[Tensor, "*B 2"]:
 
 
 class MountainHike:
-    """N hikes at once. All tensors live on `device`; chance comes from the worlds' own generator."""
+    """N hikes at once. All tensors live on `device`; chance comes from their own generator."""
 
     exact_resume = True
 

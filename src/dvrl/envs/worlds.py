@@ -1,6 +1,6 @@
-"""What the rollout asks of a world: N copies of it, stepped as tensors, restarting by themselves."""
+"""What the rollout asks of a world: N copies, stepped as tensors, restarting by themselves."""
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -21,6 +21,7 @@ class Step(NamedTuple):
     """The last observation of an ended episode; `obs` elsewhere."""
 
 
+@runtime_checkable
 class Worlds(Protocol):
     """N environments that live on one device."""
 

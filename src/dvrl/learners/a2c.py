@@ -49,13 +49,13 @@ class A2C:
 
         The i-th update sends its own n_s-step loss back through i * n_s steps.
         """
-        segments, sums = [], None
+        segments, rows = [], []
         for i in range(self.config.segments):
             closes = i == self.config.segments - 1
             carry, segment, metrics = self.update(carry, retain_graph=not closes)
             segments.append(segment)
-            sums = metrics if sums is None else {k: sums[k] + v for k, v in metrics.items()}
-        means = {name: value / self.config.segments for name, value in sums.items()}
+            rows.append(metrics)
+        means = {name: torch.stack([row[name] for row in rows]).mean() for name in rows[0]}
         return tree.detach(carry), segments, means  # the window is full: the gradient ends here
 
     def update(

@@ -51,10 +51,10 @@ class A2CConfig:
                 f"n_grad is {self.n_grad} and n_steps is {self.n_steps}; "
                 "n_grad must be a multiple of n_steps"
             )
-        for name in ("lr", "clip_norm", "reward_scale"):
+        for name in ("clip_norm", "reward_scale"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be a positive number")
-        for name in ("entropy_weight", "value_weight", "elbo_weight"):
+        for name in ("lr", "entropy_weight", "value_weight", "elbo_weight"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be zero or positive")
         if not 0 <= self.gamma <= 1:

@@ -1,10 +1,12 @@
 """The generative model of the world, a variational recurrent network (paper Sec. 3.2, Eq. 14).
 
-p(z_t | h_{t-1}, a_{t-1}) p(o_t | h_{t-1}, z_t, a_{t-1}) delta(h_t = psi(h_{t-1}, z_t, a_{t-1}, o_t))
+p(z_t | h_{t-1}, a_{t-1}) p(o_t | h_{t-1}, z_t, a_{t-1}), h_t = psi(h_{t-1}, z_t, a_{t-1}, o_t)
 
 Four laws on embedded inputs: `a` and `x` are the embedded action and observation, one per
 environment (`N D`); `h` and the embedded latent `e` are one per particle (`N K D`).
 """
+
+from abc import ABC, abstractmethod
 
 import torch
 from jaxtyping import Float
@@ -14,7 +16,41 @@ from dvrl.core.laws import Gaussian
 from dvrl.nets.layers import ContextGRUCell, ContextLinear, GaussianHead, linear, mlp
 
 
-class VRNN(nn.Module):
+class GenerativeModel(nn.Module, ABC):
+    """A world as its own particles see it: laws that return distributions."""
+
+    embed_obs: nn.Module  # phi^o
+    embed_action: nn.Module  # phi^a
+    embed_latent: nn.Module  # phi^z
+
+    @abstractmethod
+    def proposal(
+        self, h_tm1: Float[Tensor, "N K H"], a: Float[Tensor, "N A"], x: Float[Tensor, "N X"]
+    ) -> Gaussian:
+        """q(z_t | h_{t-1}, a_{t-1}, o_t)."""
+
+    @abstractmethod
+    def prior(self, h_tm1: Float[Tensor, "N K H"], a: Float[Tensor, "N A"]) -> Gaussian:
+        """p(z_t | h_{t-1}, a_{t-1})."""
+
+    @abstractmethod
+    def decoder(
+        self, h_tm1: Float[Tensor, "N K H"], e: Float[Tensor, "N K E"], a: Float[Tensor, "N A"]
+    ) -> Gaussian:
+        """p(o_t | h_{t-1}, z_t, a_{t-1})."""
+
+    @abstractmethod
+    def transition(
+        self,
+        h_tm1: Float[Tensor, "N K H"],
+        e: Float[Tensor, "N K E"],
+        a: Float[Tensor, "N A"],
+        x: Float[Tensor, "N X"],
+    ) -> Float[Tensor, "N K H"]:
+        """h_t = psi(h_{t-1}, z_t, a_{t-1}, o_t)."""
+
+
+class VRNN(GenerativeModel):
     """Prior, decoder and transition of the model, and the proposal that inverts it."""
 
     def __init__(
@@ -37,18 +73,15 @@ class VRNN(nn.Module):
     def proposal(
         self, h_tm1: Float[Tensor, "N K H"], a: Float[Tensor, "N A"], x: Float[Tensor, "N X"]
     ) -> Gaussian:
-        """q(z_t | h_{t-1}, a_{t-1}, o_t)."""
         hidden = self._proposal(h_tm1, torch.cat([x, a], -1)).relu()
         return self._proposal_head(hidden)
 
     def prior(self, h_tm1: Float[Tensor, "N K H"], a: Float[Tensor, "N A"]) -> Gaussian:
-        """p(z_t | h_{t-1}, a_{t-1})."""
         return self._prior_head(self._prior(h_tm1, a).relu())
 
     def decoder(
         self, h_tm1: Float[Tensor, "N K H"], e: Float[Tensor, "N K H"], a: Float[Tensor, "N A"]
     ) -> Gaussian:
-        """p(o_t | h_{t-1}, z_t, a_{t-1})."""
         hidden = self._decoder(torch.cat([e, h_tm1], -1), a).relu()
         return self._decoder_head(self._decoder_hidden(hidden).relu())
 
@@ -59,5 +92,4 @@ class VRNN(nn.Module):
         a: Float[Tensor, "N A"],
         x: Float[Tensor, "N X"],
     ) -> Float[Tensor, "N K H"]:
-        """h_t = psi(h_{t-1}, z_t, a_{t-1}, o_t)."""
         return self._transition(e, torch.cat([x, a], -1), h_tm1)

@@ -37,9 +37,7 @@ class Spec:
             f"the action space is {action}; supported are Discrete(n) and Box(shape=(n,))"
         )
 
-    def policy(
-        self, feature_dim: int, initial_std: float, mean_bound: float | None
-    ) -> PolicyHead:
+    def policy(self, feature_dim: int, initial_std: float, mean_bound: float | None) -> PolicyHead:
         """The policy head that fits the actions."""
         if self.discrete:
             return CategoricalPolicy(feature_dim, self.action_dim)

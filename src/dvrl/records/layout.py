@@ -1,15 +1,15 @@
 """A run on disk: where its files lie and how they are written, so that a kill loses nothing.
 
-    config.json       the resolved settings, class names beside fields
-    command.json      the command, versions and machine of every start
-    status.json       state, step and speed; rewritten as a heartbeat
-    metrics.jsonl     one line per logging interval; append-only
-    episodes.csv      one line per finished episode: step, return, length; append-only
-    events/           the same metrics for TensorBoard
-    checkpoints/      step-.../ directories, the two newest kept
-    evaluations/      results of `dvrl evaluate`
-    traces/           recorded episodes, from which pictures are drawn
-    plots/, report.html
+config.json       the resolved settings, class names beside fields
+command.json      the command, versions and machine of every start
+status.json       state, step and speed; rewritten as a heartbeat
+metrics.jsonl     one line per logging interval; append-only
+episodes.csv      one line per finished episode: step, return, length; append-only
+events/           the same metrics for TensorBoard
+checkpoints/      step-.../ directories, the two newest kept
+evaluations/      results of `dvrl evaluate`
+traces/           recorded episodes, from which pictures are drawn
+plots/, report.html
 """
 
 import json

@@ -27,15 +27,17 @@ def hike_figure(run: RunData) -> Figure:
         particles = hikes["particles"][:, which].reshape(-1, 2)
         axis.plot(*particles.T, ".", color=BELIEF, markersize=1.5, alpha=0.35)
         axis.plot(*hikes["estimate"][:, which].T, color=BELIEF, linewidth=1.6, label="belief")
-    axis.plot(*hikes["exact_mean"][:, which].T, color=EXACT, linewidth=1, ls="--",
-              label="exact filter")
+    axis.plot(
+        *hikes["exact_mean"][:, which].T, color=EXACT, linewidth=1, ls="--", label="exact filter"
+    )
     axis.plot(*position.T, color=PATH, linewidth=2, label="true path")
     axis.plot(*position[0], "^", color=PATH, markersize=8)
     axis.plot(*position[-1], "s", color=PATH, markersize=7)
     total = hikes["reward"][:, which].sum()
     axis.set_title(
         f"{run.name}: hike of median return ({total:.1f}) among {hikes['reward'].shape[1]}",
-        loc="left", fontsize=10,
+        loc="left",
+        fontsize=10,
     )
     axis.legend(loc="lower right", fontsize=8, facecolor="#555555", labelcolor="white")
     return figure

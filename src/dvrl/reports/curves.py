@@ -40,8 +40,12 @@ def draw_returns(axis, run: RunData) -> None:
         smooth = moving_average(returns, WINDOW)
         axis.plot(steps, smooth, color=BLUE, linewidth=2, label=run.agent)
         axis.annotate(
-            f"{smooth[-1]:.1f}", (steps[-1], smooth[-1]), (6, 0), textcoords="offset points",
-            color=BLUE, va="center",
+            f"{smooth[-1]:.1f}",
+            (steps[-1], smooth[-1]),
+            (6, 0),
+            textcoords="offset points",
+            color=BLUE,
+            va="center",
         )
     if run.sigma in ANCHORS:
         anchors = ANCHORS[run.sigma]
@@ -53,7 +57,9 @@ def draw_returns(axis, run: RunData) -> None:
     axis.set_ylabel("return of an episode")
     axis.set_title(
         f"{run.name}: each dot an episode, line the mean of the last {WINDOW}",
-        loc="left", fontsize=10, color=INK,
+        loc="left",
+        fontsize=10,
+        color=INK,
     )
     tidy(axis)
 
@@ -73,8 +79,14 @@ def draw_model(axis, run: RunData, steps: np.ndarray, loss: np.ndarray) -> None:
 def reference(axis, height: float, label: str) -> None:
     axis.axhline(height, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=0)
     axis.annotate(
-        label, (0, height), (4, 2), xycoords=("axes fraction", "data"),
-        textcoords="offset points", color=GREY, fontsize=8, va="bottom",
+        label,
+        (0, height),
+        (4, 2),
+        xycoords=("axes fraction", "data"),
+        textcoords="offset points",
+        color=GREY,
+        fontsize=8,
+        va="bottom",
     )
 
 

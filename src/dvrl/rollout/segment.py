@@ -86,8 +86,10 @@ def collect(
                 v_last = act(decision.belief, decision.a_t, step.final_obs).value
             v_end = torch.where(cut, v_last, v_end)
         rows.append(
-            (step.reward, step.terminated, step.truncated, v_end)
-            + (decision.log_prob, decision.entropy, decision.value, decision.model_loss)
+            (
+                *(step.reward, step.terminated, step.truncated, v_end),
+                *(decision.log_prob, decision.entropy, decision.value, decision.model_loss),
+            )
         )
         infos.append(decision.info)
         carry = Carry(decision.belief, decision.a_t, step.obs, ended)

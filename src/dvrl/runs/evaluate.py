@@ -63,9 +63,7 @@ def play(
     running, returns, sums, rounds = np.zeros(n), [], {}, 0
     while quota.sum() > 0:
         carry = begin(player.agent, carry)
-        decision = player.agent(
-            carry.belief, carry.a_tm1, carry.o_t, player.generator, greedy
-        )
+        decision = player.agent(carry.belief, carry.a_tm1, carry.o_t, player.generator, greedy)
         step = worlds.step(decision.action)
         ended = step.terminated | step.truncated
         running += step.reward.cpu().numpy()

@@ -77,9 +77,7 @@ class Player:
                 f"the first axis must be {n} (for one environment: obs[None])"
             )
         if first is not None:
-            memory = tree.where(
-                torch.as_tensor(first, device=self.device), self.initial(n), memory
-            )
+            memory = tree.where(torch.as_tensor(first, device=self.device), self.initial(n), memory)
         decision = self.agent(memory.belief, memory.a_tm1, o_t, self.generator, deterministic)
         return Prediction(
             decision.action.cpu().numpy(),

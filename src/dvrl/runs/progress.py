@@ -1,7 +1,7 @@
 """How a run shows itself: a live line on a terminal, plain lines elsewhere."""
 
 import time
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -20,6 +20,7 @@ class Status(NamedTuple):
     """Model loss in nats per step."""
 
 
+@runtime_checkable
 class Display(Protocol):
     """Someone who watches a run."""
 

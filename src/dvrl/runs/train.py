@@ -1,16 +1,11 @@
 """A run = config + loop + files. The same call again continues an unfinished run."""
 
-import errno
-import fcntl
 import os
 import platform
-import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -30,6 +25,8 @@ from dvrl.runs import checkpoint as checkpoints
 from dvrl.runs.build import choose_device
 from dvrl.runs.config import RunConfig, differences, from_data, to_data
 from dvrl.runs.errors import Interrupted, RunFailed, UsageError
+from dvrl.runs.guard import StopFlag, claimed, disk_errors, stop_signals
+from dvrl.runs.interval import Interval
 from dvrl.runs.progress import Display, Silent, Status
 from dvrl.runs.sinks import Sink, guarded, tensorboard_sink
 from dvrl.runs.trainer import Trainer
@@ -97,7 +94,9 @@ class Run:
         self.episodes_log = AppendLog(files.episodes, numbers["episodes_bytes"], EPISODE_HEADER)
         self.interval = Interval(numbers.get("interval"))
         self.recent = deque((e.ret for e in read_episodes(files.episodes)), maxlen=RECENT)
-        self.sinks = [guarded(sink, getattr(sink, "__name__", "a sink"), display.say) for sink in sinks]
+        self.sinks = [
+            guarded(sink, getattr(sink, "__name__", "a sink"), display.say) for sink in sinks
+        ]
         events = tensorboard_sink(files.events, purge_step=self.trainer.steps)
         if events is not None:
             self.sinks.append(guarded(events, "TensorBoard", display.say))
@@ -105,7 +104,7 @@ class Run:
         self.beat = 0.0
         write_start(files, device)
 
-    def loop(self, stop: "StopFlag", checkpoint_seconds: float) -> None:
+    def loop(self, stop: StopFlag, checkpoint_seconds: float) -> None:
         """Windows until the end, a failure or a signal; state is saved in each case but failure."""
         trainer, last_save = self.trainer, time.monotonic()
         while trainer.steps < self.config.steps:
@@ -196,40 +195,6 @@ class Run:
         return sentence
 
 
-class Interval:
-    """Sums of the windows since the last line of metrics; saved with every checkpoint."""
-
-    def __init__(self, data: dict[str, Any] | None = None) -> None:
-        data = data or {"sums": {}, "windows": 0, "returns": [], "lengths": [], "logged": 0}
-        self.sums: dict[str, float] = data["sums"]
-        self.windows: int = data["windows"]
-        self.returns: list[float] = data["returns"]
-        self.lengths: list[int] = data["lengths"]
-        self.logged: int = data["logged"]
-
-    def to_data(self) -> dict[str, Any]:
-        return vars(self)
-
-    def add(self, metrics: dict[str, float], episodes: list[Episode]) -> None:
-        self.sums = {name: self.sums.get(name, 0.0) + value for name, value in metrics.items()}
-        self.windows += 1
-        self.returns += [e.ret for e in episodes]
-        self.lengths += [e.length for e in episodes]
-
-    def take(self, step: int) -> dict[str, float | int | None]:
-        """The means, and a new interval."""
-        n = len(self.returns)
-        values: dict[str, float | int | None] = {
-            "step": step,
-            "episodes": n,
-            "return": sum(self.returns) / n if n else None,
-            "length": sum(self.lengths) / n if n else None,
-        }
-        values |= {name: total / self.windows for name, total in self.sums.items()}
-        self.__init__({"sums": {}, "windows": 0, "returns": [], "lengths": [], "logged": step})
-        return values
-
-
 def settle_config(files: RunFiles, config: RunConfig) -> RunConfig:
     """The config to run: the one asked for, if the directory holds no other."""
     if files.config.exists():
@@ -240,8 +205,6 @@ def settle_config(files: RunFiles, config: RunConfig) -> RunConfig:
                 f"{files.root} holds a run with other settings ({'; '.join(changed)}); "
                 "choose another --out, or repeat the command it was started with"
             )
-        if config.steps <= old.steps:
-            return replace(config, steps=config.steps)
     write_json(files.config, to_data(config))
     return config
 
@@ -285,61 +248,3 @@ def write_start(files: RunFiles, device: torch.device) -> None:
         }
     )
     write_json(files.command, starts)
-
-
-@contextmanager
-def claimed(files: RunFiles) -> Iterator[None]:
-    """Only one process trains in a directory."""
-    try:
-        files.root.mkdir(parents=True, exist_ok=True)
-        lock = files.lock.open("w")
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise
-        raise UsageError(f"cannot write to {files.root} ({error.strerror})") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UsageError(f"another process is training in {files.root}") from error
-        yield
-
-
-@contextmanager
-def disk_errors(files: RunFiles) -> Iterator[None]:
-    """A disk that is full or gone, in words."""
-    try:
-        yield
-    except OSError as error:
-        raise RunFailed(
-            f"writing the run to {files.root} failed ({error.strerror}); what was saved before is "
-            "whole: make room and run the same command again to continue"
-        ) from error
-
-
-class StopFlag:
-    """Set by the first Ctrl-C or SIGTERM; the second one stops at once."""
-
-    def __init__(self) -> None:
-        self.signal_number: int | None = None
-
-    def set(self, number: int, frame: object) -> None:
-        if self.signal_number is not None:
-            raise KeyboardInterrupt
-        self.signal_number = number
-
-
-@contextmanager
-def stop_signals() -> Iterator[StopFlag]:
-    """Let a run finish its window before it stops (in the main thread; elsewhere: no change)."""
-    flag = StopFlag()
-    try:
-        old = {s: signal.signal(s, flag.set) for s in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:
-        yield flag
-        return
-    try:
-        yield flag
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)

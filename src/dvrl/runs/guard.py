@@ -1,0 +1,68 @@
+"""What stands around a run: one process per directory, signals that wait, disk errors in words."""
+
+import errno
+import fcntl
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dvrl.records.layout import RunFiles
+from dvrl.runs.errors import RunFailed, UsageError
+
+
+@contextmanager
+def claimed(files: RunFiles) -> Iterator[None]:
+    """Only one process trains in a directory."""
+    try:
+        files.root.mkdir(parents=True, exist_ok=True)
+        lock = files.lock.open("w")
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+        raise UsageError(f"cannot write to {files.root} ({error.strerror})") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(f"another process is training in {files.root}") from error
+        yield
+
+
+@contextmanager
+def disk_errors(files: RunFiles) -> Iterator[None]:
+    """A disk that is full or gone, in words."""
+    try:
+        yield
+    except OSError as error:
+        raise RunFailed(
+            f"writing the run to {files.root} failed ({error.strerror}); what was saved before is "
+            "whole: make room and run the same command again to continue"
+        ) from error
+
+
+class StopFlag:
+    """Set by the first Ctrl-C or SIGTERM; the second one stops at once."""
+
+    def __init__(self) -> None:
+        self.signal_number: int | None = None
+
+    def set(self, number: int, frame: object) -> None:
+        if self.signal_number is not None:
+            raise KeyboardInterrupt
+        self.signal_number = number
+
+
+@contextmanager
+def stop_signals() -> Iterator[StopFlag]:
+    """Let a run finish its window before it stops (in the main thread; elsewhere: no change)."""
+    flag = StopFlag()
+    try:
+        old = {s: signal.signal(s, flag.set) for s in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:
+        yield flag
+        return
+    try:
+        yield flag
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)

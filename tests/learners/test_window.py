@@ -1,0 +1,147 @@
+"""The gradient window n_g apart from n_s, against graphs built by hand."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch.func import functional_call
+
+from dvrl.core import losses, tree
+from dvrl.encoders.config import GruConfig, ParticleConfig
+from dvrl.envs.config import MountainHikeConfig
+from dvrl.learners.a2c import A2C
+from dvrl.learners.config import A2CConfig
+from dvrl.rollout.segment import collect, start
+from dvrl.runs.build import build_agent
+from dvrl.runs.config import RunConfig
+
+ENCODERS = {
+    "dvrl": ParticleConfig(n_particles=4, h_dim=8, z_dim=6, embed_dim=5),
+    "dvrl-no-resampling": ParticleConfig(4, 8, 6, 5, resample="none"),
+    "rnn": GruConfig(h_dim=8, embed_dim=5),
+}
+LEARNER = A2CConfig(n_envs=3, n_steps=4, n_grad=12, lr=0.0, clip_norm=1e9, reward_scale=0.1)
+
+
+class Recorder(A2C):
+    """Keeps the gradient of every update."""
+
+    def __init__(self, *args) -> None:
+        super().__init__(*args)
+        self.gradients: list[list[torch.Tensor]] = []
+
+    def optimise(self, total, retain_graph):
+        norm = super().optimise(total, retain_graph)
+        self.gradients.append([p.grad.clone() for p in self.parameters])
+        return norm
+
+
+def make(encoder, learner: A2CConfig) -> Recorder:
+    agent = build_agent(RunConfig(encoder=encoder, learner=learner, seed=1))
+    worlds = MountainHikeConfig(1.0).make(learner.n_envs, 2, torch.device("cpu"))
+    return Recorder(learner, agent, worlds, torch.Generator().manual_seed(3))
+
+
+def windows(learner: Recorder, n: int) -> list[list[torch.Tensor]]:
+    carry = start(learner.agent, learner.worlds)
+    for _ in range(n):
+        carry, _, _ = learner.window(carry)
+    return learner.gradients
+
+
+def by_hand(learner: Recorder, n_segments: int, cut) -> list[list[torch.Tensor]]:
+    """The same segments on the bare parameters; `cut(i)` says whether segment i starts detached."""
+    act = partial(learner.agent, generator=learner.generator)
+    carry, gradients = start(learner.agent, learner.worlds), []
+    for i in range(n_segments):
+        carry = tree.detach(carry) if cut(i) else carry
+        segment, carry = collect(learner.agent, act, learner.worlds, carry, 4, False)
+        total = losses.combine(learner.terms(segment), learner.config.weights)
+        gradients.append(list(torch.autograd.grad(total, learner.parameters, retain_graph=True)))
+    return gradients
+
+
+def assert_same(one, two, rtol=1e-4):
+    assert len(one) == len(two)
+    for a_update, b_update in zip(one, two, strict=True):
+        for a, b in zip(a_update, b_update, strict=True):
+            torch.testing.assert_close(a, b, rtol=rtol, atol=1e-6)
+
+
+def differ(one, two) -> bool:
+    return any(not torch.allclose(a, b, rtol=1e-3) for a, b in zip(one, two, strict=True))
+
+
+@pytest.mark.parametrize("window", ["clones", "stale"])
+@pytest.mark.parametrize("name", ENCODERS)
+def test_with_learning_rate_zero_the_window_is_one_full_graph(name, window):
+    config = replace(LEARNER, window=window)
+    got = windows(make(ENCODERS[name], config), 1)
+    want = by_hand(make(ENCODERS[name], config), 3, cut=lambda i: False)
+    assert_same(got, want)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_a_window_as_long_as_a_segment_is_the_cut_graph(name):
+    config = replace(LEARNER, n_grad=4)
+    got = windows(make(ENCODERS[name], config), 3)
+    want = by_hand(make(ENCODERS[name], config), 3, cut=lambda i: True)
+    assert_same(got, want)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_the_gradient_ends_where_the_window_closes_and_nowhere_else(name):
+    got = windows(make(ENCODERS[name], LEARNER), 2)
+    want = by_hand(make(ENCODERS[name], LEARNER), 6, cut=lambda i: i == 3)
+    full = by_hand(make(ENCODERS[name], LEARNER), 6, cut=lambda i: False)
+    assert_same(got, want)
+    assert differ(got[3], full[3])
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_a_moving_window_sums_the_gradients_at_each_segments_own_parameters(name):
+    """With clones, update 2 is d L_2 / d theta_1 at theta_1 plus d L_2 / d theta_2 at theta_2."""
+    config = replace(LEARNER, lr=0.01, n_grad=8)
+    learner = make(ENCODERS[name], config)
+    first = {k: p.detach().clone().requires_grad_() for k, p in learner.agent.named_parameters()}
+    carry = start(learner.agent, learner.worlds)
+    carry, _, _ = learner.update(carry, retain_graph=True)
+    second = {k: p.detach().clone().requires_grad_() for k, p in learner.agent.named_parameters()}
+    assert differ(list(first.values()), list(second.values()))
+    learner.update(carry, retain_graph=False)
+
+    other = make(ENCODERS[name], config)
+    carry = start(other.agent, other.worlds)
+    for parameters in (first, second):
+
+        def act(*inputs, parameters=parameters):
+            return functional_call(other.agent, parameters, inputs, {"generator": other.generator})
+
+        segment, carry = collect(other.agent, act, other.worlds, carry, 4, False)
+    total = losses.combine(other.terms(segment), config.weights)
+    leaves = [*first.values(), *second.values()]
+    grads = torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True)
+    want = [a + b for a, b in zip(grads[: len(first)], grads[len(first) :], strict=True)]
+    assert_same([learner.gradients[1]], [want])
+
+
+def test_stale_and_cloned_windows_part_once_the_weights_move():
+    config = replace(LEARNER, lr=0.01)
+    clones = windows(make(ENCODERS["dvrl"], config), 1)
+    stale = windows(make(ENCODERS["dvrl"], replace(config, window="stale")), 1)
+    assert_same(clones[:1], stale[:1])
+    assert differ(clones[2], stale[2])
+
+
+def test_old_losses_are_not_kept_alive_by_an_open_window():
+    """What a later update can reach through the belief must not include old decoders."""
+    learner = make(ENCODERS["dvrl"], LEARNER)
+    carry = start(learner.agent, learner.worlds)
+    carry, _, _ = learner.update(carry, retain_graph=True)
+    reachable = torch.autograd.grad(
+        carry.belief.h.sum() + 0 * carry.belief.log_w.sum(),
+        list(learner.agent.encoder.model._decoder_head.parameters()),
+        allow_unused=True,
+    )
+    assert all(g is None for g in reachable)
