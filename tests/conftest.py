@@ -1,18 +1,11 @@
 """One thread, and shape checks in every annotated function."""
 
-import os
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("MPLBACKEND", "Agg")
-
-from jaxtyping import install_import_hook
-
-install_import_hook("dvrl", "beartype.beartype")
-
 import pytest
 import torch
+from jaxtyping import install_import_hook
 
 torch.set_num_threads(1)
+install_import_hook("dvrl", "checker.check")
 
 
 @pytest.fixture

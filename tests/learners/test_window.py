@@ -145,3 +145,16 @@ def test_old_losses_are_not_kept_alive_by_an_open_window():
         allow_unused=True,
     )
     assert all(g is None for g in reachable)
+
+
+def test_a_gradient_that_is_not_a_number_is_skipped_and_counted():
+    learner = make(ENCODERS["dvrl"], replace(LEARNER, lr=0.01, n_grad=4))
+    carry = start(learner.agent, learner.worlds)
+    carry, _, metrics = learner.window(carry)
+    assert metrics["skipped"] == 0
+    before = [p.detach().clone() for p in learner.parameters]
+    carry = carry._replace(o_t=torch.full_like(carry.o_t, 1e25))
+    _, _, metrics = learner.window(carry)
+    assert metrics["belief/revived"] > 0
+    assert metrics["skipped"] == 1
+    assert_same([before], [[p.detach() for p in learner.parameters]])

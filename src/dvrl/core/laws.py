@@ -40,7 +40,8 @@ class Categorical(NamedTuple):
     def sample(self, u: Float[Tensor, "*B"]) -> Int[Tensor, "*B"]:
         """The choice in whose share of the cumulative probability `u` falls."""
         cumulative = self.logits.softmax(-1).cumsum(-1)
-        found = torch.searchsorted(cumulative, u[..., None], right=True)[..., 0]
+        below = u[..., None] * cumulative[..., -1:]  # else rounding could choose the impossible
+        found = torch.searchsorted(cumulative, below, right=True)[..., 0]
         return found.clamp(max=self.logits.shape[-1] - 1)
 
     def mode(self) -> Int[Tensor, "*B"]:

@@ -25,6 +25,7 @@ def revive(log_w: Float[Tensor, "*N K"]) -> tuple[Float[Tensor, "*N K"], Bool[Te
 
     A single bad particle only loses its own weight. A revived row keeps its particles, adds
     log 1 = 0 to the evidence, and is reported in the second result so that it can be counted.
+    Values are safe; the gradient of what overflowed is not, and the learner skips such an update.
     """
     alive = log_w.isfinite()
     vanished = ~alive.any(-1)

@@ -68,6 +68,8 @@ class MountainHikeEnv(gym.Env):
     def render(self) -> np.ndarray | None:
         if self.render_mode != "rgb_array":
             return None
+        if not self._path:
+            raise gym.error.ResetNeeded("call reset() before render()")
         if self._background is None:
             self._background = draw_map(PIXELS)
         picture = self._background.copy()
@@ -109,6 +111,7 @@ class MountainHikeVectorEnv(VectorEnv):
         step = self._world.step(torch.as_tensor(np.asarray(actions, np.float32)))
         truncated = step.truncated.numpy()
         info: dict[str, Any] = {"position": self._world.position.numpy().copy()}
+        info["_position"] = np.ones(self.num_envs, bool)
         if truncated.any():
             info["final_obs"] = step.final_obs.numpy()
             info["final_info"] = {"position": self._world.reached.numpy().copy()}

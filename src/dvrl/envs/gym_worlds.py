@@ -55,8 +55,7 @@ class GymWorlds:
         return cls(envs, seed, device)
 
     def reset(self) -> Float[Tensor, "N *obs"]:
-        seeds = [self.seed + self.restarts * self.n + i for i in range(self.n)]
-        obs, _ = self.envs.reset(seed=seeds)
+        obs, _ = self.envs.reset(seed=self.seed + self.restarts * self.n)
         return self._tensor(obs)
 
     def step(self, action: Tensor) -> Step:

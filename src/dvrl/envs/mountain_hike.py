@@ -121,6 +121,6 @@ class MountainHike:
         }
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        self.position = state["position"].to(self.position)
+        self.position = self.reached = state["position"].to(self.position)
         self.age = state["age"].to(self.age)
         self.generator.set_state(state["generator"])

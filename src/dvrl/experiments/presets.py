@@ -4,7 +4,7 @@ from typing import Literal, get_args
 
 from dvrl.agents.config import PolicyConfig
 from dvrl.encoders.config import EncoderConfig, GruConfig, ParticleConfig
-from dvrl.envs.config import WorldConfig
+from dvrl.envs.config import MountainHikeConfig, WorldConfig
 from dvrl.learners.config import A2CConfig
 from dvrl.runs.config import RunConfig
 
@@ -14,27 +14,30 @@ AGENTS: tuple[str, ...] = get_args(AgentName)
 PRESETS: tuple[str, ...] = get_args(PresetName)
 
 
-def preset(name: PresetName, agent: AgentName, world: WorldConfig) -> RunConfig:
-    """The preset's config for an agent in a world. Both agents get the same learner and policy."""
+def preset(name: str, agent: str, world: WorldConfig | None = None) -> RunConfig:
+    """The preset's config for an agent in a world (default: Mountain Hike, sigma 3).
+
+    Both agents get the same learner and policy.
+    """
     builders = {"paper": _paper, "tuned": _tuned, "quick": _quick}
     if name not in builders:
         raise ValueError(f"there is no preset {name!r}; there are {', '.join(PRESETS)}")
     if agent not in AGENTS:
         raise ValueError(f"there is no agent {agent!r}; there are {', '.join(AGENTS)}")
-    return builders[name](agent, world)
+    return builders[name](agent, world or MountainHikeConfig())
 
 
-def _encoder(agent: AgentName, particle: ParticleConfig, gru: GruConfig) -> EncoderConfig:
+def _encoder(agent: str, particle: ParticleConfig, gru: GruConfig) -> EncoderConfig:
     return particle if agent == "dvrl" else gru
 
 
-def _paper(agent: AgentName, world: WorldConfig) -> RunConfig:
+def _paper(agent: str, world: WorldConfig) -> RunConfig:
     """Every constant as published (Sec. 4.1 and appendix)."""
     encoder = _encoder(agent, ParticleConfig(), GruConfig())
     return RunConfig(world, encoder, PolicyConfig(), A2CConfig(), steps=25_000_000)
 
 
-def _tuned(agent: AgentName, world: WorldConfig) -> RunConfig:
+def _tuned(agent: str, world: WorldConfig) -> RunConfig:
     """The paper's networks with a learner that keeps up: see docs/deviations.md for the reasons."""
     encoder = _encoder(agent, ParticleConfig(), GruConfig())
     learner = A2CConfig(
@@ -50,7 +53,7 @@ def _tuned(agent: AgentName, world: WorldConfig) -> RunConfig:
     return RunConfig(world, encoder, PolicyConfig(mean_bound=2.0), learner, steps=3_000_000)
 
 
-def _quick(agent: AgentName, world: WorldConfig) -> RunConfig:
+def _quick(agent: str, world: WorldConfig) -> RunConfig:
     """Small networks and a short window: minutes on two cores."""
     particle = ParticleConfig(n_particles=5, h_dim=64, z_dim=64)
     learner = A2CConfig(

@@ -72,9 +72,11 @@ class A2C:
         )
         terms = self.terms(segment)
         total = losses.combine(terms, self.config.weights)
-        grad_norm = self.optimise(total, retain_graph)
+        norm = self.optimise(total, retain_graph)
+        usable = norm.isfinite()
         metrics = {f"loss/{name}": term.detach().mean() for name, term in terms.items()}
-        metrics |= {"loss/total": total.detach(), "grad_norm": grad_norm}
+        metrics |= {"loss/total": total.detach(), "grad_norm": torch.where(usable, norm, 0.0)}
+        metrics |= {"skipped": (~usable).float()}
         metrics |= {"value": segment.value.detach().mean()}
         metrics |= type(segment.infos[0]).metrics(segment.infos)
         return carry, segment, metrics
@@ -109,12 +111,16 @@ class A2C:
         }
 
     def optimise(self, total: Float[Tensor, ""], retain_graph: bool) -> Float[Tensor, ""]:
-        """Backward, clip, step."""
+        """Backward, clip, step; the norm before clipping.
+
+        A gradient that is not a number (a particle's density overflowed) becomes zero: the weights
+        stay as they are, and the update counts as skipped.
+        """
         for p in self.parameters:
             p.grad = None
         total.backward(retain_graph=retain_graph)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.config.clip_norm)
         for owned, p in zip(self.stepped, self.parameters, strict=True):
-            owned.grad = p.grad
+            owned.grad = None if p.grad is None else p.grad.nan_to_num_(0.0, 0.0, 0.0)
         self.optimiser.step()
         return norm

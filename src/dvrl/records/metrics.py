@@ -24,14 +24,13 @@ class AppendLog:
         """Open at `offset`: what an interrupted run wrote behind its checkpoint is dropped."""
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab")
-        size = self._file.seek(0, os.SEEK_END)
+        size = path.stat().st_size if path.exists() else 0
         if offset > size:
-            self._file.close()
             raise ValueError(
                 f"{path} has {size} bytes but its checkpoint was taken at {offset}: "
                 "the file was changed by something else"
             )
+        self._file = path.open("ab")
         self._file.truncate(offset)
         self._file.seek(offset)
         if offset == 0:

@@ -37,6 +37,7 @@ def hike_figure(run: RunData) -> Figure:
     axis.set_title(
         f"{run.name}: hike of median return ({total:.1f}) among {hikes['reward'].shape[1]}",
         loc="left",
+        parse_math=False,  # a run may be called $x$
         fontsize=10,
     )
     axis.legend(loc="lower right", fontsize=8, facecolor="#555555", labelcolor="white")

@@ -58,6 +58,7 @@ def draw_returns(axis, run: RunData) -> None:
     axis.set_title(
         f"{run.name}: each dot an episode, line the mean of the last {WINDOW}",
         loc="left",
+        parse_math=False,  # a run may be called $x$
         fontsize=10,
         color=INK,
     )

@@ -40,8 +40,10 @@ class RunData:
 def load_run(root: Path) -> RunData:
     """Read a run's directory."""
     files = RunFiles(root)
-    if not (files.config.exists() and files.metrics.exists()):
-        raise ValueError(f"{root} is not a run: it has no config.json and metrics.jsonl")
+    needed = (files.config, files.metrics, files.episodes)
+    missing = ", ".join(path.name for path in needed if not path.exists())
+    if missing:
+        raise ValueError(f"{root} is not a run: it has no {missing}")
     hikes = files.traces / "hikes.npz"
     return RunData(
         name=root.resolve().name,

@@ -16,7 +16,7 @@ from dvrl.encoders.base import Info
 from dvrl.encoders.config import ParticleConfig
 from dvrl.records.layout import RunFiles, read_json, write_json
 from dvrl.runs import checkpoint as checkpoints
-from dvrl.runs.build import build_agent
+from dvrl.runs.build import agent_generator, build_agent
 from dvrl.runs.config import RunConfig, from_data, to_data
 from dvrl.runs.errors import RunFailed, UsageError
 
@@ -45,7 +45,7 @@ class Player:
         self.agent = agent
         device = next(agent.parameters()).device
         self.device = device
-        self.generator = torch.Generator(device).manual_seed(seed)
+        self.generator = agent_generator(seed, device)
 
     def initial(self, n: int = 1) -> Memory:
         """The memory of `n` environments before their first observation."""

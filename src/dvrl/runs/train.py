@@ -22,7 +22,7 @@ from dvrl.records.metrics import (
     read_episodes,
 )
 from dvrl.runs import checkpoint as checkpoints
-from dvrl.runs.build import choose_device
+from dvrl.runs.build import choose_device, world_spec
 from dvrl.runs.config import RunConfig, differences, from_data, to_data
 from dvrl.runs.errors import Interrupted, RunFailed, UsageError
 from dvrl.runs.guard import StopFlag, claimed, disk_errors, stop_signals
@@ -41,7 +41,7 @@ def train(
     out: str | Path,
     *,
     device: str = "auto",
-    threads: int | None = None,
+    threads: int = 1,
     checkpoint_seconds: float = 60.0,
     display: Display | None = None,
     sinks: Sequence[Sink] = (),
@@ -51,8 +51,13 @@ def train(
     On the CPU a continued run ends with the same bytes as one that was never stopped, given the
     same number of threads.
     """
-    torch.set_num_threads(threads or 1)
+    if threads < 1:
+        raise UsageError(f"threads is {threads}; it must be at least 1")
+    if not checkpoint_seconds >= 0:
+        raise UsageError(f"checkpoint_seconds is {checkpoint_seconds}; it must not be below 0")
+    torch.set_num_threads(threads)
     where = choose_device(device)
+    world_spec(config)  # a world that cannot be played is refused before anything is written
     files = RunFiles(Path(out))
     display = display or Silent()
     with claimed(files), stop_signals() as stop, disk_errors(files):
@@ -94,9 +99,7 @@ class Run:
         self.episodes_log = AppendLog(files.episodes, numbers["episodes_bytes"], EPISODE_HEADER)
         self.interval = Interval(numbers.get("interval"))
         self.recent = deque((e.ret for e in read_episodes(files.episodes)), maxlen=RECENT)
-        self.sinks = [
-            guarded(sink, getattr(sink, "__name__", "a sink"), display.say) for sink in sinks
-        ]
+        self.sinks = [guarded(sink, "a metric sink", display.say) for sink in sinks]
         events = tensorboard_sink(files.events, purge_step=self.trainer.steps)
         if events is not None:
             self.sinks.append(guarded(events, "TensorBoard", display.say))
@@ -141,7 +144,9 @@ class Run:
             values = self.interval.take(step)
             self.metrics_log.write(metrics_line(values))
             for sink in self.sinks:
-                sink(step, {k: v for k, v in values.items() if k != "step" and v is not None})
+                sink(
+                    step, {k: float(v) for k, v in values.items() if k != "step" and v is not None}
+                )
         self.display.show(self.status(metrics))
         if time.monotonic() - self.beat > HEARTBEAT_SECONDS:
             self.write_status("running")

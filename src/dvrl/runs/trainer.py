@@ -10,7 +10,7 @@ from dvrl.core import tree
 from dvrl.learners.a2c import A2C
 from dvrl.records.metrics import Episode
 from dvrl.rollout.segment import Segment, start
-from dvrl.runs.build import build_agent
+from dvrl.runs.build import agent_generator, build_agent
 from dvrl.runs.checkpoint import Checkpoint
 from dvrl.runs.config import RunConfig
 
@@ -51,21 +51,21 @@ class Trainer:
         self.config = config
         self.agent = build_agent(config).to(device)
         self.worlds = config.world.make(config.learner.n_envs, config.seed, device)
-        self.generator = torch.Generator(device).manual_seed(config.seed)
+        self.generator = agent_generator(config.seed, device)
         self.learner = A2C(config.learner, self.agent, self.worlds, self.generator)
         self.meter = EpisodeMeter(self.worlds.n)
         self.carry = start(self.agent, self.worlds)
         self.steps = 0
 
     def window(self) -> Window:
-        """Train for one gradient window; RuntimeError when the loss is no longer a number."""
+        """Train for one gradient window; RuntimeError when the loss is no number any more."""
         self.learner.set_lr(self.config.learner.lr_at(self.steps))
         self.carry, segments, means = self.learner.window(self.carry)
         names = list(means)
         values = torch.stack([means[name].float() for name in names]).tolist()
         metrics = dict(zip(names, values, strict=True))
         if not np.isfinite(metrics["loss/total"]):
-            raise RuntimeError(f"the loss is {metrics['loss/total']} after step {self.steps}")
+            raise RuntimeError(f"the loss is {metrics['loss/total']} after step {self.steps:,}")
         episodes = []
         for segment in segments:
             episodes += self.meter.add(segment, self.steps)

@@ -1,0 +1,121 @@
+"""Acting with a trained agent."""
+
+import json
+from dataclasses import replace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import dvrl
+from dvrl.runs.errors import RunFailed, UsageError
+from dvrl.runs.evaluate import evaluate_run
+from dvrl.runs.player import load
+from dvrl.runs.train import train
+from small_runs import tiny
+
+
+def test_predict_without_a_memory_says_what_to_do(trained):
+    with pytest.raises(UsageError, match=r"player\.initial\(n\).*player\.session\(\)"):
+        load(trained).predict(np.zeros((1, 2)))
+
+
+def test_predict_with_the_wrong_number_of_rows_says_what_is_right(trained):
+    player = load(trained)
+    with pytest.raises(UsageError, match=r"obs\[None\]"):
+        player.predict(np.zeros(2), player.initial(1))
+    with pytest.raises(UsageError, match="the memory has 3 rows"):
+        player.predict(np.zeros((2, 2)), player.initial(3))
+
+
+def test_a_session_acts_as_predict_with_the_memory_passed_on(trained):
+    observations = np.random.default_rng(0).normal(size=(5, 2))
+    session = load(trained, seed=4).session()
+    acted = [session.act(o) for o in observations]
+    player = load(trained, seed=4)
+    memory = player.initial(1)
+    for obs, action in zip(observations, acted, strict=True):
+        prediction = player.predict(obs[None], memory)
+        memory = prediction.memory
+        assert np.array_equal(prediction.action[0], action)
+
+
+def test_memory_matters_and_first_forgets_it(trained):
+    player, obs = load(trained), np.ones((1, 2))
+    used = player.predict(-9 * obs, player.initial(1), deterministic=True).memory
+
+    def act(memory, first=None):
+        player.generator.manual_seed(1)
+        return player.predict(obs, memory, first=first, deterministic=True).action
+
+    fresh = act(player.initial(1))
+    assert not np.array_equal(act(used), fresh)
+    assert np.array_equal(act(used, first=np.array([True])), fresh)
+
+
+def test_the_same_agent_plays_in_gymnasium(trained):
+    env = gym.make("dvrl/MountainHike-v0", sigma=3.0)
+    session = dvrl.load(trained).session()
+    obs, _ = env.reset(seed=0)
+    steps, over = 0, False
+    while not over:
+        obs, _, terminated, truncated, _ = env.step(session.act(obs))
+        over, steps = terminated or truncated, steps + 1
+    assert steps == 75
+
+
+def test_save_and_load_give_the_same_agent(trained, tmp_path):
+    saved = load(trained).save(tmp_path / "saved")
+    one, two = load(trained), load(saved)
+    assert one.config == two.config
+    obs = np.ones((4, 2))
+    a = one.predict(obs, one.initial(4)).action
+    assert np.array_equal(a, two.predict(obs, two.initial(4)).action)
+
+
+def test_weights_that_do_not_fit_are_refused(trained, tmp_path):
+    saved = load(trained).save(tmp_path / "saved")
+    config = json.loads((saved / "config.json").read_text())
+    config["encoder"]["h_dim"] = 9
+    (saved / "config.json").write_text(json.dumps(config))
+    with pytest.raises(RunFailed, match="do not fit"):
+        load(saved)
+
+
+def test_a_directory_that_is_no_run_is_named(tmp_path):
+    with pytest.raises(UsageError, match=r"has no config\.json"):
+        load(tmp_path)
+
+
+def test_evaluation_counts_whole_episodes_and_may_change_k(trained):
+    result = evaluate_run(trained, episodes=7, particles=11)
+    assert result["episodes"] == 7
+    assert result["particles"] == 11
+    assert -600 < result["return_mean"] < 0
+    assert result["belief/ess"] <= 11
+    assert json.loads(next((trained / "evaluations").iterdir()).read_text()) == result
+
+
+def test_evaluation_depends_on_its_seed_alone(trained):
+    one = evaluate_run(trained, episodes=5, seed=3)
+    assert evaluate_run(trained, episodes=5, seed=3) == one
+    assert evaluate_run(trained, episodes=5, seed=4)["return_mean"] != one["return_mean"]
+
+
+def test_the_recurrent_baseline_has_no_particles_to_change(tmp_path):
+    run = train(tiny("rnn", steps=100), tmp_path, device="cpu")
+    with pytest.raises(UsageError, match="no particles"):
+        evaluate_run(run, episodes=1, particles=5)
+
+
+@pytest.mark.parametrize("world", ["CartPole-v1", "Pendulum-v1"])
+def test_any_gymnasium_environment_can_be_trained_continued_and_played(world, tmp_path):
+    config = replace(tiny(steps=200), world=dvrl.GymConfig(world))
+    train(config, tmp_path, device="cpu")
+    train(replace(config, steps=400), tmp_path, device="cpu")
+    env = gym.make(world)
+    session = dvrl.load(tmp_path).session()
+    obs, _ = env.reset(seed=0)
+    action = session.act(obs)
+    assert env.action_space.contains(action) or world == "Pendulum-v1"
+    assert evaluate_run(tmp_path, episodes=2)["episodes"] == 2

@@ -1,0 +1,198 @@
+"""A run and its files: what continues, what is refused, what survives."""
+
+import errno
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from dvrl.records.layout import RunFiles
+from dvrl.records.metrics import read_episodes, read_metrics
+from dvrl.runs import checkpoint as checkpoints
+from dvrl.runs.errors import Interrupted, RunFailed, UsageError
+from dvrl.runs.guard import claimed, stop_signals
+from dvrl.runs.progress import Silent
+from dvrl.runs.train import train
+from dvrl.runs.trainer import Trainer
+from small_runs import tiny
+
+
+class Listener(Silent):
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def say(self, sentence: str) -> None:
+        self.heard.append(sentence)
+
+
+def contents(run: Path) -> dict[str, bytes]:
+    newest = checkpoints.newest_first(run / "checkpoints")[0]
+    files = [*newest.iterdir(), run / "metrics.jsonl", run / "episodes.csv"]
+    return {f.name: f.read_bytes() for f in files}
+
+
+@pytest.mark.parametrize("agent", ["dvrl", "rnn"])
+def test_a_run_in_two_parts_equals_a_run_in_one(agent, tmp_path):
+    whole = train(tiny(agent), tmp_path / "whole", device="cpu")
+    train(tiny(agent, steps=200), tmp_path / "parts", device="cpu")
+    parts = train(tiny(agent), tmp_path / "parts", device="cpu")
+    assert contents(whole) == contents(parts)
+
+
+def test_metrics_and_episodes_say_what_happened(trained):
+    metrics, episodes = (
+        read_metrics(trained / "metrics.jsonl"),
+        read_episodes(trained / "episodes.csv"),
+    )
+    assert [m["step"] for m in metrics] == [100, 200, 300, 400]
+    assert [e.step for e in episodes] == [150, 150, 300, 300]
+    assert all(e.length == 75 for e in episodes)
+    assert metrics[1]["return"] == pytest.approx(sum(e.ret for e in episodes[:2]) / 2)
+    assert metrics[0]["return"] is None
+    weights = tiny().learner.weights
+    for m in metrics:
+        total = sum(weight * m[f"loss/{name}"] for name, weight in weights.items())
+        assert m["loss/total"] == pytest.approx(total, rel=1e-4)
+
+
+def test_only_the_two_newest_checkpoints_are_kept(trained):
+    kept = checkpoints.newest_first(trained / "checkpoints")
+    assert [p.name for p in kept] == ["step-000000000400", "step-000000000380"]
+
+
+def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before_and_says_so(trained, tmp_path):
+    whole = train(tiny(steps=500), tmp_path / "whole", device="cpu")
+    newest = checkpoints.newest_first(trained / "checkpoints")[0] / "weights.safetensors"
+    content = bytearray(newest.read_bytes())
+    content[-3] ^= 1
+    newest.write_bytes(content)
+    listener = Listener()
+    train(tiny(steps=500), trained, device="cpu", display=listener)
+    assert any("does not match its checksum" in s and "falling back" in s for s in listener.heard)
+    assert any("continuing from step 380" in s for s in listener.heard)
+    assert contents(whole) == contents(trained)
+
+
+@pytest.mark.parametrize("broken", ["manifest.json", "state.safetensors", "state.json"])
+def test_a_missing_file_makes_a_checkpoint_damaged(trained, broken):
+    newest = checkpoints.newest_first(trained / "checkpoints")[0]
+    (newest / broken).unlink()
+    with pytest.raises(checkpoints.Damaged, match="cannot be read"):
+        checkpoints.load(newest)
+
+
+def test_when_no_checkpoint_is_whole_nothing_is_changed(trained):
+    for path in checkpoints.newest_first(trained / "checkpoints"):
+        (path / "manifest.json").write_text("{")
+    before = (trained / "metrics.jsonl").read_bytes()
+    with pytest.raises(RunFailed, match="no whole checkpoint is left"):
+        train(tiny(steps=500), trained, device="cpu")
+    assert (trained / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_directory_of_another_config_is_refused_with_the_difference(trained):
+    other = replace(tiny(), learner=replace(tiny().learner, lr=3e-4))
+    with pytest.raises(UsageError, match=r"learner\.lr: 0\.0001 -> 0\.0003"):
+        train(other, trained, device="cpu")
+
+
+def test_two_processes_cannot_train_in_one_directory(tmp_path):
+    with claimed(RunFiles(tmp_path)), pytest.raises(UsageError, match="another process"):
+        train(tiny(), tmp_path, device="cpu")
+
+
+def test_cuda_without_a_gpu_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="no GPU"):
+        train(tiny(), tmp_path, device="cuda")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_one_sentence_and_the_last_checkpoint_survives(trained, monkeypatch):
+    before = contents(trained)
+
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "write_files", full)
+    with pytest.raises(RunFailed, match="No space left on device"):
+        train(tiny(steps=600), trained, device="cpu", checkpoint_seconds=0)
+    monkeypatch.undo()
+    assert not list((trained / "checkpoints").glob(".tmp*"))
+    newest = checkpoints.newest_first(trained / "checkpoints")[0]
+    assert checkpoints.load(newest).numbers["steps"] == 400
+    assert (newest / "weights.safetensors").read_bytes() == before["weights.safetensors"]
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run_and_is_never_saved(trained, monkeypatch):
+    honest = Trainer.window
+
+    def poisoned(self):
+        if self.steps >= 440:
+            with torch.no_grad():
+                next(self.agent.parameters()).fill_(torch.nan)
+        return honest(self)
+
+    monkeypatch.setattr(Trainer, "window", poisoned)
+    with pytest.raises(RunFailed, match="the loss is nan"):
+        train(tiny(steps=600), trained, device="cpu", checkpoint_seconds=0)
+    newest = checkpoints.load(checkpoints.newest_first(trained / "checkpoints")[0])
+    assert newest.numbers["steps"] == 440
+    assert all(t.isfinite().all() for t in newest.weights.values())
+
+
+def test_a_signal_lets_the_window_end_saves_and_reports_its_number(tmp_path, monkeypatch):
+    whole = train(tiny(), tmp_path / "whole", device="cpu")
+    honest = Trainer.window
+
+    def interrupted(self):
+        import signal
+
+        if self.steps == 120:
+            signal.raise_signal(signal.SIGTERM)
+        return honest(self)
+
+    monkeypatch.setattr(Trainer, "window", interrupted)
+    with pytest.raises(Interrupted, match="step 140, saved") as stop:
+        train(tiny(), tmp_path / "run", device="cpu")
+    assert stop.value.signal_number == 15
+    assert json.loads((tmp_path / "run/status.json").read_text())["state"] == "interrupted"
+    monkeypatch.undo()
+    assert contents(train(tiny(), tmp_path / "run", device="cpu")) == contents(whole)
+
+
+def test_signal_handlers_are_given_back():
+    import signal
+
+    before = signal.getsignal(signal.SIGTERM)
+    with stop_signals():
+        assert signal.getsignal(signal.SIGTERM) is not before
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_sink_that_fails_warns_once_and_does_not_stop_training(tmp_path):
+    def broken(step, values):
+        raise ConnectionError("nobody there")
+
+    seen, listener = [], Listener()
+    train(
+        tiny(),
+        tmp_path,
+        device="cpu",
+        display=listener,
+        sinks=[broken, lambda step, values: seen.append(step)],
+    )
+    assert sum("nobody there" in s for s in listener.heard) == 1
+    assert seen == [100, 200, 300, 400]
+
+
+def test_tensorboard_events_hold_the_metrics(trained):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(trained / "events"))
+    events.Reload()
+    logged = {s.step: s.value for s in events.Scalars("loss/elbo")}
+    metrics = read_metrics(trained / "metrics.jsonl")
+    assert logged == pytest.approx({m["step"]: m["loss/elbo"] for m in metrics}, rel=1e-6)

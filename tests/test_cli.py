@@ -1,0 +1,145 @@
+"""The command line as a user meets it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dvrl import cli
+
+TINY = [
+    *("--preset", "quick", "--encoder.h-dim", "8", "--encoder.embed-dim", "4"),
+    *("--learner.n-envs", "2", "--steps", "200", "--log-every", "100", "--device", "cpu"),
+]
+
+
+def config(capsys, *argv: str) -> dict:
+    assert cli.main(["train", "mountain-hike", *argv, "--print-config"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(("agent", "parameters"), [("dvrl", 466_889), ("rnn", 301_765)])
+def test_the_paper_preset_has_the_papers_sizes_and_constants(agent, parameters, capsys):
+    shown = config(capsys, "--agent", agent, "--preset", "paper")
+    assert shown["parameters"] == parameters
+    learner = shown["learner"]
+    assert (learner["n_envs"], learner["n_steps"], learner["n_grad"]) == (16, 5, 25)
+    assert (learner["lr"], learner["gamma"], learner["clip_norm"]) == (1e-4, 0.99, 0.5)
+    weights = [learner[f"{name}_weight"] for name in ("entropy", "value", "elbo")]
+    assert weights == [0.01, 0.5, 1.0]
+    assert not learner["bootstrap_cuts"]
+    assert learner["reward_scale"] == 1.0
+
+
+@pytest.mark.parametrize("preset", ["paper", "tuned", "quick"])
+def test_both_agents_of_a_preset_differ_in_the_encoder_alone(preset, capsys):
+    dvrl, rnn = (config(capsys, "--agent", a, "--preset", preset) for a in ("dvrl", "rnn"))
+    changed = {name for name in dvrl if dvrl[name] != rnn[name]}
+    assert changed == {"encoder", "parameters"}
+
+
+def test_nested_flags_change_the_preset(capsys):
+    flags = ["--sigma", "1.5", "--encoder.n-particles", "7", "--learner.no-bootstrap-cuts"]
+    shown = config(capsys, *flags, "--seed", "4", "--steps", "1_000")
+    assert shown["world"]["sigma"] == 1.5
+    assert shown["encoder"]["n_particles"] == 7
+    assert shown["learner"]["bootstrap_cuts"] is False
+    assert (shown["seed"], shown["steps"]) == (4, 1000)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--learner.n-grad", "12"], "multiple of n_steps"),
+        (["--encoder.n-particles", "0"], "at least 1"),
+        (["--sigma", "-1"], "not below 0"),
+        (["--sigma", "nan"], "not below 0"),
+        (["--learner.lr", "nan"], "zero or positive"),
+        (["--learner.gamma", "1.5"], "between 0 and 1"),
+        (["--encoder.n-partcles", "3"], "--encoder.n-particles"),
+        (["--agent", "dqn"], "there are dvrl, rnn"),
+        (["--preset", "best"], "there are paper, tuned, quick"),
+        (["--steps", "0"], "at least 1"),
+        (["--threads", "0"], "at least 1"),
+    ],
+)
+def test_bad_flags_exit_with_2_and_say_what_would_be_right(flags, words, capsys, tmp_path):
+    argv = ["train", "mountain-hike", *flags, "--out", str(tmp_path / "run")]
+    try:
+        code = cli.main(argv)
+    except SystemExit as exit_:
+        code = exit_.code
+    assert code == 2
+    assert words in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["fly"], "there is no command 'fly'"),
+        (["train"], "needs a world"),
+        (["train", "moon"], "there is no world 'moon'"),
+        (["train", "gym:NoSuch-v0"], "Gymnasium cannot make"),
+        (["evaluate", "nowhere"], "has no config.json"),
+        (["show", "nowhere"], "has no config.json"),
+    ],
+)
+def test_what_does_not_exist_is_named(argv, words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(argv) == 2
+    assert words in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_train_evaluate_show(capsys, tmp_path):
+    run = tmp_path / "run"
+    assert cli.main(["train", "mountain-hike", *TINY, "--out", str(run)]) == 0
+    assert "dvrl show" in capsys.readouterr().out
+    assert cli.main(["evaluate", str(run), "--episodes", "3", "--particles", "9"]) == 0
+    assert json.loads(capsys.readouterr().out)["particles"] == 9
+    assert cli.main(["show", str(run)]) == 0
+    shown = [Path(line) for line in capsys.readouterr().out.split()]
+    assert [p.name for p in shown] == ["curve.png", "hike.png", "report.html"]
+    assert all(p.stat().st_size > 10_000 for p in shown)
+
+
+def test_another_config_in_the_same_directory_exits_with_2(capsys, tmp_path):
+    argv = ["train", "mountain-hike", *TINY, "--out", str(tmp_path)]
+    assert cli.main(argv) == 0
+    assert cli.main([*argv, "--seed", "1"]) == 2
+    assert "seed: 0 -> 1" in capsys.readouterr().err
+
+
+def test_a_failed_run_exits_with_1(capsys, tmp_path):
+    argv = ["train", "mountain-hike", *TINY, "--out", str(tmp_path)]
+    assert cli.main(argv) == 0
+    for manifest in tmp_path.glob("checkpoints/*/manifest.json"):
+        manifest.write_text("{}")
+    assert cli.main([*argv, "--steps", "400"]) == 1
+    assert "no whole checkpoint" in capsys.readouterr().err
+
+
+def test_help_loads_neither_torch_nor_matplotlib():
+    code = (
+        "import sys; from dvrl import cli\n"
+        "try: cli.main(['train', 'mountain-hike', '--help'])\n"
+        "except SystemExit: pass\n"
+        "assert not {'torch', 'matplotlib'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "--encoder.n-particles" in done.stdout
+
+
+def test_output_in_a_pipe_is_plain_lines(tmp_path):
+    argv = [sys.executable, "-m", "dvrl.cli", "train", "mountain-hike", *TINY]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*argv, "--out", str(tmp_path)], capture_output=True, text=True, env=env, check=True
+    )
+    assert "\x1b" not in done.stdout
+    assert "step 200 of 200" in done.stdout
