@@ -20,6 +20,7 @@ _LAZY = {
     "RunConfig": "dvrl.runs.config",
     "preset": "dvrl.experiments.presets",
     "train": "dvrl.runs.train",
+    "choose_display": "dvrl.runs.progress",
     "evaluate_run": "dvrl.runs.evaluate",
     "Player": "dvrl.runs.player",
     "load": "dvrl.runs.player",

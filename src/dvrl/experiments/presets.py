@@ -1,6 +1,7 @@
 """Whole configs by name: `paper` to the letter, `tuned` to learn well, `quick` for two cores."""
 
-from typing import Literal, get_args
+from dataclasses import replace
+from typing import Any, Literal, get_args
 
 from dvrl.agents.config import PolicyConfig
 from dvrl.encoders.config import EncoderConfig, GruConfig, ParticleConfig
@@ -14,17 +15,17 @@ AGENTS: tuple[str, ...] = get_args(AgentName)
 PRESETS: tuple[str, ...] = get_args(PresetName)
 
 
-def preset(name: str, agent: str, world: WorldConfig | None = None) -> RunConfig:
+def preset(name: str, agent: str, world: WorldConfig | None = None, **changes: Any) -> RunConfig:
     """The preset's config for an agent in a world (default: Mountain Hike, sigma 3).
 
-    Both agents get the same learner and policy.
+    Both agents get the same learner and policy. `changes` replace fields: `steps=`, `seed=`.
     """
     builders = {"paper": _paper, "tuned": _tuned, "quick": _quick}
     if name not in builders:
         raise ValueError(f"there is no preset {name!r}; there are {', '.join(PRESETS)}")
     if agent not in AGENTS:
         raise ValueError(f"there is no agent {agent!r}; there are {', '.join(AGENTS)}")
-    return builders[name](agent, world or MountainHikeConfig())
+    return replace(builders[name](agent, world or MountainHikeConfig()), **changes)
 
 
 def _encoder(agent: str, particle: ParticleConfig, gru: GruConfig) -> EncoderConfig:

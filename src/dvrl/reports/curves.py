@@ -88,6 +88,7 @@ def reference(axis, height: float, label: str) -> None:
         color=GREY,
         fontsize=8,
         va="bottom",
+        bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 0.5},
     )
 
 
