@@ -16,7 +16,7 @@ demo: $(STAMP)
 test: lint
 	$(BIN)/python -m pytest -n 2
 
-# 20 kill points for each agent, and whole learning runs.
+# 20 kill points for each agent.
 test-slow: $(STAMP)
 	DVRL_KILLS=20 $(BIN)/python -m pytest tests/runs/test_resume.py
 

@@ -241,7 +241,8 @@ if __name__ == "__main__":
     torch.manual_seed(args.seed)
     c = Config()
     worlds = MountainHike(c.n_envs, c.sigma, args.seed)
-    updates = train(c, Agent(c), worlds, Generator().manual_seed(args.seed))
+    # Not the worlds' seed: the agent's noise would repeat the noise of the world.
+    updates = train(c, Agent(c), worlds, Generator().manual_seed(10_000 + args.seed))
     for step in range(c.n_envs * c.n_steps, args.steps + 1, c.n_envs * c.n_steps):
         (*_, model_loss), _ = next(updates)
         if step % (25 * c.n_envs * c.n_steps) == 0:

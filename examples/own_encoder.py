@@ -33,9 +33,10 @@ class AverageEncoder(BeliefEncoder[Average]):
         super().__init__()
         self.feature_dim = 64
         self.net = mlp(2, [64, 64])
+        self.register_buffer("origin", torch.zeros(2), persistent=False)
 
     def initial(self, n: int) -> Average:
-        return Average(torch.zeros(n, 2), torch.zeros(n, 1))
+        return Average(self.origin.expand(n, 2), self.origin.new_zeros(n, 1))
 
     def update(
         self, belief: Average, a_tm1: Tensor, o_t: Tensor, generator: torch.Generator
@@ -43,7 +44,9 @@ class AverageEncoder(BeliefEncoder[Average]):
         weight = belief.weight + 1
         mean = belief.mean + a_tm1 * 0.5 / a_tm1.norm(dim=-1, keepdim=True).clamp(min=0.5)
         mean = mean + (o_t - mean) / weight.clamp(max=10.0)
-        return Update(Average(mean, weight), self.net(mean / 10), torch.zeros(len(o_t)), GruInfo())
+        return Update(
+            Average(mean, weight), self.net(mean / 10), o_t.new_zeros(len(o_t)), GruInfo()
+        )
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from dvrl import cli
 TINY = [
     *("--preset", "quick", "--encoder.h-dim", "8", "--encoder.embed-dim", "4"),
     *("--learner.n-envs", "2", "--steps", "200", "--log-every", "100", "--device", "cpu"),
+    *("--learner.anneal-steps", "200"),
 ]
 
 
@@ -57,7 +58,7 @@ def test_nested_flags_change_the_preset(capsys):
         (["--encoder.n-particles", "0"], "at least 1"),
         (["--sigma", "-1"], "not below 0"),
         (["--sigma", "nan"], "not below 0"),
-        (["--learner.lr", "nan"], "zero or positive"),
+        (["--learner.lr", "nan"], "not below 0"),
         (["--learner.gamma", "1.5"], "between 0 and 1"),
         (["--encoder.n-partcles", "3"], "--encoder.n-particles"),
         (["--agent", "dqn"], "there are dvrl, rnn"),
@@ -121,6 +122,23 @@ def test_a_failed_run_exits_with_1(capsys, tmp_path):
         manifest.write_text("{}")
     assert cli.main([*argv, "--steps", "400"]) == 1
     assert "no whole checkpoint" in capsys.readouterr().err
+
+
+def test_the_learning_rate_falls_over_the_steps_asked_for(capsys):
+    assert config(capsys, "--steps", "1_234")["learner"]["anneal_steps"] == 1234
+    flags = ["--steps", "100", "--learner.anneal-steps", "7"]
+    assert config(capsys, *flags)["learner"]["anneal_steps"] == 7
+    assert config(capsys, "--preset", "paper", "--steps", "9")["learner"]["anneal_steps"] is None
+
+
+def test_evaluate_and_show_say_in_a_sentence_that_a_checkpoint_is_damaged(capsys, tmp_path):
+    argv = ["train", "mountain-hike", *TINY, "--out", str(tmp_path)]
+    assert cli.main(argv) == 0
+    for manifest in tmp_path.glob("checkpoints/*/manifest.json"):
+        manifest.write_text("{}")
+    for command in ("evaluate", "show"):
+        assert cli.main([command, str(tmp_path)]) == 1
+        assert "no whole checkpoint" in capsys.readouterr().err
 
 
 def test_help_loads_neither_torch_nor_matplotlib():

@@ -3,12 +3,15 @@
 The names below load torch only when they are used, so that `dvrl --help` answers at once.
 """
 
+import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-from dvrl.envs.registration import register
+if Path(sys.argv[0]).name != "dvrl":  # the command itself registers what it needs, and is quicker
+    from dvrl.envs.registration import register
 
-register()
+    register()
 
 _LAZY = {
     "MountainHikeConfig": "dvrl.envs.config",

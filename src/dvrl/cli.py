@@ -3,7 +3,9 @@
 import argparse
 import dataclasses
 import json
+import re
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,6 +15,7 @@ import tyro
 from dvrl.envs.config import GymConfig, MountainHikeConfig, WorldConfig
 from dvrl.experiments.presets import AgentName, PresetName, preset
 from dvrl.runs.config import RunConfig, to_data
+from dvrl.runs.errors import Interrupted, RunFailed, UsageError
 
 USAGE = """\
 usage: dvrl COMMAND ...
@@ -30,13 +33,15 @@ WORLD is mountain-hike, or gym:ID for a Gymnasium environment (gym:CartPole-v1).
 
 @dataclasses.dataclass(frozen=True)
 class Train:
-    """Train an agent. --agent and --preset choose a whole config; every other flag changes it."""
+    """Train an agent. --agent and --preset choose a whole config; every other flag changes it.
+    --sigma is short for --world.sigma."""
 
     config: Annotated[RunConfig, tyro.conf.arg(name="")]
     agent: AgentName = "dvrl"
     """The particle belief of the paper, or its recurrent baseline."""
-    preset: PresetName = "tuned"
-    """paper: constants as published; tuned: learns fast and steadily; quick: for two cores."""
+    preset: PresetName = "quick"
+    """quick: small networks, minutes on two cores; tuned: the paper's networks with a learner that
+    keeps up, for a GPU; paper: every constant as published."""
     out: Path | None = None
     """Directory of the run (default: runs/WORLD-AGENT-PRESET-sSEED)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -80,6 +85,7 @@ class Show:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; its exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    warnings.formatwarning = lambda message, *_args, **_kwargs: f"dvrl: {message}\n"
     commands: dict[str, Callable[[list[str]], int]] = {
         "train": train,
         "evaluate": evaluate,
@@ -95,35 +101,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except ValueError as error:
+    except UsageError as error:
         return complain(str(error))
+    except RunFailed as failure:
+        return complain(str(failure), code=1)
+    except Interrupted as stop:
+        print(stop, file=sys.stderr)
+        return 128 + stop.signal_number
 
 
 def train(argv: list[str]) -> int:
     args = parse_train(argv)
     if args.print_config:
         return print_config(args.config)
-    from dvrl.runs.errors import Interrupted, RunFailed
     from dvrl.runs.progress import choose_display
     from dvrl.runs.train import train as run_training
 
     out = args.out or default_out(args)
     display = choose_display()
     display.say(f"{args.config.world.name}, {args.agent} ({args.preset}) -> {out}")
-    try:
-        run_training(
-            args.config,
-            out,
-            device=args.device,
-            threads=args.threads,
-            checkpoint_seconds=args.checkpoint_seconds,
-            display=display,
-        )
-    except Interrupted as stop:
-        print(stop, file=sys.stderr)
-        return 128 + stop.signal_number
-    except RunFailed as failure:
-        return complain(str(failure), code=1)
+    run_training(
+        args.config,
+        out,
+        device=args.device,
+        threads=args.threads,
+        checkpoint_seconds=args.checkpoint_seconds,
+        display=display,
+    )
     print(f"finished: {out}  (look at it: dvrl show {out})")
     return 0
 
@@ -132,18 +136,27 @@ def parse_train(argv: list[str]) -> Train:
     """Two readings: world, agent and preset choose the defaults for all other flags."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--agent", default="dvrl")
-    first.add_argument("--preset", default="tuned")
+    first.add_argument("--preset", default="quick")
+    first.add_argument("--steps")
     chosen, _ = first.parse_known_args(argv)
     if argv and not argv[0].startswith("-"):
         name, rest = argv[0], argv[1:]
     elif {"-h", "--help"} & set(argv):
         name, rest = "mountain-hike", argv
     else:
-        raise ValueError("train needs a world: dvrl train mountain-hike, or dvrl train gym:ID")
-    config = preset(chosen.preset, chosen.agent, parse_world(name))
+        raise UsageError(
+            "train needs a world right behind it: dvrl train mountain-hike, or dvrl train gym:ID"
+        )
+    changes = (
+        {"steps": int(chosen.steps)} if (chosen.steps or "").replace("_", "").isdigit() else {}
+    )
+    try:
+        config = preset(chosen.preset, chosen.agent, parse_world(name), **changes)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     return tyro.cli(
         Train,
-        args=rest,
+        args=[re.sub(r"^--sigma(?==|$)", "--world.sigma", arg) for arg in rest],
         default=Train(config),
         prog=f"dvrl train {name}",
         config=(tyro.conf.AvoidSubcommands,),
@@ -155,7 +168,7 @@ def parse_world(name: str) -> WorldConfig:
         return MountainHikeConfig()
     if name.startswith("gym:") and len(name) > 4:
         return GymConfig(name.removeprefix("gym:"))
-    raise ValueError(f"there is no world {name!r}; there are mountain-hike and gym:ID")
+    raise UsageError(f"there is no world {name!r}; there are mountain-hike and gym:ID")
 
 
 def default_out(args: Train) -> Path:
@@ -178,15 +191,17 @@ def print_config(config: RunConfig) -> int:
 def evaluate(argv: list[str]) -> int:
     args = tyro.cli(Evaluate, args=argv, prog="dvrl evaluate")
     from dvrl.runs.evaluate import evaluate_run
+    from dvrl.runs.guard import threads_set
 
-    result = evaluate_run(
-        args.run,
-        episodes=args.episodes,
-        particles=args.particles,
-        deterministic=args.deterministic,
-        seed=args.seed,
-        device=args.device,
-    )
+    with threads_set(1):
+        result = evaluate_run(
+            args.run,
+            episodes=args.episodes,
+            particles=args.particles,
+            deterministic=args.deterministic,
+            seed=args.seed,
+            device=args.device,
+        )
     print(json.dumps(result, indent=2))
     return 0
 
@@ -194,9 +209,11 @@ def evaluate(argv: list[str]) -> int:
 def show(argv: list[str]) -> int:
     args = tyro.cli(Show, args=argv, prog="dvrl show")
     from dvrl.reports.page import build_page
+    from dvrl.runs.guard import threads_set
     from dvrl.runs.inspect import record_traces
 
-    record_traces(args.run, args.seed)
+    with threads_set(1):
+        record_traces(args.run, args.seed)
     page, pictures = build_page(args.run)
     for path in [*pictures, page]:
         print(path)

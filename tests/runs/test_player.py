@@ -73,6 +73,23 @@ def test_save_and_load_give_the_same_agent(trained, tmp_path):
     assert np.array_equal(a, two.predict(obs, two.initial(4)).action)
 
 
+def test_an_agent_is_not_saved_into_a_run_nor_a_run_trained_over_an_agent(trained, tmp_path):
+    player = load(trained)
+    with pytest.raises(UsageError, match="holds a run"):
+        player.save(trained)
+    saved = player.save(tmp_path / "saved")
+    with pytest.raises(UsageError, match="holds a saved agent"):
+        train(tiny(), saved, device="cpu")
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning(trained):
+    newest = max((trained / "checkpoints").glob("step-*"))
+    (newest / "weights.safetensors").write_bytes(b"")
+    with pytest.warns(UserWarning, match="using the checkpoint before it"):
+        player = load(trained)
+    assert player.checkpoint_step == 380
+
+
 def test_weights_that_do_not_fit_are_refused(trained, tmp_path):
     saved = load(trained).save(tmp_path / "saved")
     config = json.loads((saved / "config.json").read_text())
@@ -117,5 +134,5 @@ def test_any_gymnasium_environment_can_be_trained_continued_and_played(world, tm
     session = dvrl.load(tmp_path).session()
     obs, _ = env.reset(seed=0)
     action = session.act(obs)
-    assert env.action_space.contains(action) or world == "Pendulum-v1"
+    assert env.action_space.contains(action)
     assert evaluate_run(tmp_path, episodes=2)["episodes"] == 2

@@ -98,6 +98,59 @@ def test_a_directory_of_another_config_is_refused_with_the_difference(trained):
         train(other, trained, device="cpu")
 
 
+def test_a_damaged_checkpoint_is_set_aside_and_two_whole_ones_are_kept(trained):
+    damaged = checkpoints.newest_first(trained / "checkpoints")[0]
+    (damaged / "state.json").unlink()
+    train(tiny(steps=390), trained, device="cpu", checkpoint_seconds=0)
+    names = {path.name for path in (trained / "checkpoints").iterdir()}
+    assert names == {"step-000000000380", "step-000000000400", f"damaged-{damaged.name}"}
+
+
+def test_fewer_steps_than_a_run_has_change_nothing(trained):
+    before = (trained / "config.json").read_bytes()
+    train(tiny(steps=40), trained, device="cpu")
+    assert (trained / "config.json").read_bytes() == before
+
+
+def test_another_number_of_threads_is_mentioned_and_another_device_refused(trained, monkeypatch):
+    from dvrl.runs import resume
+
+    listener = Listener()
+    train(tiny(steps=420), trained, device="cpu", threads=2, display=listener)
+    assert any("threads was 1 and is 2" in s for s in listener.heard)
+    honest = resume.made_with
+    monkeypatch.setattr(resume, "made_with", lambda device: honest(device) | {"device": "cuda"})
+    with pytest.raises(UsageError, match="continue with --device cpu"):
+        train(tiny(steps=440), trained, device="cpu")
+
+
+def test_weights_that_vanish_do_not_stop_a_run(tmp_path, monkeypatch):
+    """An observation beyond all bounds: the row is revived, the update skipped, the run goes on."""
+    honest = Trainer.window
+
+    def struck(self):
+        if self.steps == 200:
+            self.carry = self.carry._replace(o_t=torch.full_like(self.carry.o_t, 1e25))
+        return honest(self)
+
+    monkeypatch.setattr(Trainer, "window", struck)
+    run = train(tiny(), tmp_path, device="cpu")
+    metrics = read_metrics(run / "metrics.jsonl")
+    assert [m["step"] for m in metrics] == [100, 200, 300, 400]
+    assert metrics[2]["belief/revived"] > 0
+    assert metrics[2]["skipped"] > 0
+    assert metrics[3]["skipped"] == 0
+
+
+def test_tensorboard_keeps_every_point_over_a_resume(trained):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    train(tiny(steps=500), trained, device="cpu")
+    events = EventAccumulator(str(trained / "events"))
+    events.Reload()
+    assert [s.step for s in events.Scalars("loss/elbo")] == [100, 200, 300, 400, 500]
+
+
 def test_two_processes_cannot_train_in_one_directory(tmp_path):
     with claimed(RunFiles(tmp_path)), pytest.raises(UsageError, match="another process"):
         train(tiny(), tmp_path, device="cpu")

@@ -1,7 +1,8 @@
 """Settings of the policy (no torch here: the command line reads this)."""
 
-import math
 from dataclasses import dataclass
+
+from dvrl import checks
 
 
 @dataclass(frozen=True)
@@ -14,7 +15,6 @@ class PolicyConfig:
     """Continuous actions: longest mean, its direction kept; None leaves the mean free (paper)."""
 
     def __post_init__(self) -> None:
-        for name in ("initial_std", "mean_bound"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name} is {value}; it must be a positive number")
+        checks.positive(self, "initial_std")
+        if self.mean_bound is not None:
+            checks.positive(self, "mean_bound")

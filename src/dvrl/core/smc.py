@@ -23,8 +23,8 @@ def log_mean_exp(log_w: Float[Tensor, "*N K"]) -> Float[Tensor, "*N"]:
 def revive(log_w: Float[Tensor, "*N K"]) -> tuple[Float[Tensor, "*N K"], Bool[Tensor, "*N"]]:
     """Equal weights where none is left: rows whose weights all vanished (or are not numbers).
 
-    A single bad particle only loses its own weight. A revived row keeps its particles, adds
-    log 1 = 0 to the evidence, and is reported in the second result so that it can be counted.
+    A single particle whose density overflowed only loses its weight. A revived row keeps its
+    particles, adds log 1 = 0 to the evidence, and is reported in the second result to be counted.
     Values are safe; the gradient of what overflowed is not, and the learner skips such an update.
     """
     alive = log_w.isfinite()

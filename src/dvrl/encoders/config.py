@@ -1,23 +1,13 @@
 """Settings of the history encoders (no torch here: the command line reads this)."""
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from dvrl import checks
 
 if TYPE_CHECKING:
     from dvrl.encoders.base import BeliefEncoder
     from dvrl.nets.spaces import Spec
-
-
-def _at_least_one(config: object, *names: str) -> None:
-    for name in names:
-        if getattr(config, name) < 1:
-            raise ValueError(f"{name} is {getattr(config, name)}; it must be at least 1")
-
-
-def _positive(config: object, name: str) -> None:
-    if not (math.isfinite(getattr(config, name)) and getattr(config, name) > 0):
-        raise ValueError(f"{name} is {getattr(config, name)}; it must be a positive number")
 
 
 @dataclass(frozen=True)
@@ -40,8 +30,8 @@ class ParticleConfig:
     """Floor under every learned variance of the model."""
 
     def __post_init__(self) -> None:
-        _at_least_one(self, "n_particles", "h_dim", "z_dim", "embed_dim")
-        _positive(self, "min_var")
+        checks.at_least(self, 1, "n_particles", "h_dim", "z_dim", "embed_dim")
+        checks.positive(self, "min_var")
 
     def build(self, spec: "Spec") -> "BeliefEncoder":
         from dvrl.core import smc
@@ -81,8 +71,8 @@ class GruConfig:
     """Floor under the decoder's variance."""
 
     def __post_init__(self) -> None:
-        _at_least_one(self, "h_dim", "embed_dim")
-        _positive(self, "min_var")
+        checks.at_least(self, 1, "h_dim", "embed_dim")
+        checks.positive(self, "min_var")
 
     def build(self, spec: "Spec") -> "BeliefEncoder":
         from dvrl.encoders.gru import GruEncoder, Reconstruction

@@ -40,11 +40,18 @@ class ParticleInfo(NamedTuple):
             "belief/ess": smc.effective_sample_size(log_w).mean(),
             "belief/distinct_ancestors": smc.distinct(ancestors).float().mean(),
             "belief/weight_entropy": smc.weight_entropy(log_w).mean(),
-            "belief/log_prior": torch.stack([i.log_prior for i in infos]).mean(),
-            "belief/log_decoder": torch.stack([i.log_decoder for i in infos]).mean(),
-            "belief/log_proposal": torch.stack([i.log_proposal for i in infos]).mean(),
+            "belief/log_prior": _finite_mean([i.log_prior for i in infos]),
+            "belief/log_decoder": _finite_mean([i.log_decoder for i in infos]),
+            "belief/log_proposal": _finite_mean([i.log_proposal for i in infos]),
             "belief/revived": torch.stack([i.vanished for i in infos]).float().sum(),
         }
+
+
+def _finite_mean(terms: Sequence[Float[Tensor, "N K"]]) -> Float[Tensor, ""]:
+    """The mean of what did not overflow."""
+    values = torch.stack(list(terms))
+    finite = values.isfinite()
+    return values.masked_fill(~finite, 0.0).sum() / finite.sum().clamp(min=1)
 
 
 class Summary(nn.Module):

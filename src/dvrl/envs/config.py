@@ -1,10 +1,9 @@
 """Settings of the worlds (no torch here: the command line reads this)."""
 
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from tyro.conf import arg
+from dvrl import checks
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -17,12 +16,11 @@ if TYPE_CHECKING:
 class MountainHikeConfig:
     """Mountain Hike (paper Sec. 4.1): stay on a ridge by noisy sight of your own position."""
 
-    sigma: Annotated[float, arg(aliases=["--sigma"])] = 3.0
+    sigma: float = 3.0
     """sigma_o, standard deviation of the observation noise."""
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.sigma) and self.sigma >= 0):
-            raise ValueError(f"sigma is {self.sigma}; it must be a number not below 0")
+        checks.not_negative(self, "sigma")
 
     @property
     def name(self) -> str:

@@ -17,16 +17,12 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from dvrl.envs import mountain_hike
+from dvrl.envs.config import MountainHikeConfig
 from dvrl.envs.mountain_hike import MountainHike
 
 OBSERVATION_SPACE = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 ACTION_SPACE = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 PIXELS = 240
-
-
-def check_sigma(sigma: float) -> None:
-    if not (np.isfinite(sigma) and sigma >= 0):
-        raise ValueError(f"sigma is {sigma}; it must be a number not below 0")
 
 
 class MountainHikeEnv(gym.Env):
@@ -37,7 +33,7 @@ class MountainHikeEnv(gym.Env):
     action_space = ACTION_SPACE
 
     def __init__(self, sigma: float = 3.0, render_mode: str | None = None) -> None:
-        check_sigma(sigma)
+        sigma = MountainHikeConfig(sigma).sigma
         self.render_mode = render_mode
         self._world = MountainHike(1, sigma, seed=0)
         self._path: list[np.ndarray] = []
@@ -86,7 +82,7 @@ class MountainHikeVectorEnv(VectorEnv):
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}
 
     def __init__(self, num_envs: int = 1, sigma: float = 3.0) -> None:
-        check_sigma(sigma)
+        sigma = MountainHikeConfig(sigma).sigma
         self.num_envs = num_envs
         self.single_observation_space = OBSERVATION_SPACE
         self.single_action_space = ACTION_SPACE

@@ -7,11 +7,13 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from jaxtyping import Float
 from torch import Tensor
 
+from dvrl.envs.registration import register
 from dvrl.envs.worlds import Step
 
 
 def make_env(id: str) -> gym.Env:
     """`gymnasium.make`, with its errors as one sentence."""
+    register()
     try:
         return gym.make(id)
     except (gym.error.Error, ImportError, ModuleNotFoundError) as error:

@@ -1,7 +1,7 @@
 """What is known about Mountain Hike without learning (no torch here: reports read this).
 
 Returns over 75 steps, undiscounted. The dynamics are linear and Gaussian, so the Kalman filter is
-the exact belief; a dynamic programme over its mean gives the optimum (docs/deviations.md).
+the exact belief, and a dynamic programme over its mean gives the optimum.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ class Anchors(NamedTuple):
     optimum: float
     """Return of the optimal policy on the exact belief."""
     no_memory: float
-    """Return of the best fully-observed policy fed with raw observations."""
+    """Return of the optimal policy for known positions when it is fed raw observations."""
     standing_still: float
     nats: float
     """-log p(o_t | history) of the exact filter, mean over the 75 observations of an episode."""

@@ -18,14 +18,19 @@ PRESETS: tuple[str, ...] = get_args(PresetName)
 def preset(name: str, agent: str, world: WorldConfig | None = None, **changes: Any) -> RunConfig:
     """The preset's config for an agent in a world (default: Mountain Hike, sigma 3).
 
-    Both agents get the same learner and policy. `changes` replace fields: `steps=`, `seed=`.
+    Both agents get the same learner and policy. `changes` replace fields: `steps=`, `seed=`. Where
+    the preset lets the learning rate fall, it does so over the steps of the run.
     """
     builders = {"paper": _paper, "tuned": _tuned, "quick": _quick}
     if name not in builders:
         raise ValueError(f"there is no preset {name!r}; there are {', '.join(PRESETS)}")
     if agent not in AGENTS:
         raise ValueError(f"there is no agent {agent!r}; there are {', '.join(AGENTS)}")
-    return replace(builders[name](agent, world or MountainHikeConfig()), **changes)
+    config = replace(builders[name](agent, world or MountainHikeConfig()), **changes)
+    if config.learner.anneal_steps is not None and "learner" not in changes:
+        learner = replace(config.learner, anneal_steps=config.steps)
+        config = replace(config, learner=learner)
+    return config
 
 
 def _encoder(agent: str, particle: ParticleConfig, gru: GruConfig) -> EncoderConfig:

@@ -12,7 +12,7 @@ from dvrl.agents.actor_critic import ActorCritic
 from dvrl.core import losses, tree
 from dvrl.envs.worlds import Worlds
 from dvrl.learners.config import A2CConfig
-from dvrl.rollout.segment import Act, Carry, Segment, collect
+from dvrl.rollout.segment import Act, Carry, Outcome, Segment, collect
 
 
 def build_optimiser(config: A2CConfig, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
@@ -44,19 +44,20 @@ class A2C:
         for group in self.optimiser.param_groups:
             group["lr"] = lr
 
-    def window(self, carry: Carry) -> tuple[Carry, list[Segment], dict[str, Float[Tensor, ""]]]:
+    def window(self, carry: Carry) -> tuple[Carry, list[Outcome], dict[str, Float[Tensor, ""]]]:
         """n_g / n_s updates whose gradients reach back to the window's first step.
 
         The i-th update sends its own n_s-step loss back through i * n_s steps.
         """
-        segments, rows = [], []
+        outcomes, rows = [], []
         for i in range(self.config.segments):
             closes = i == self.config.segments - 1
             carry, segment, metrics = self.update(carry, retain_graph=not closes)
-            segments.append(segment)
+            # Only what carries no graph is kept: the old losses can go while the window is open.
+            outcomes.append(Outcome(segment.reward, segment.ended))
             rows.append(metrics)
         means = {name: torch.stack([row[name] for row in rows]).mean() for name in rows[0]}
-        return tree.detach(carry), segments, means  # the window is full: the gradient ends here
+        return tree.detach(carry), outcomes, means  # the window is full: the gradient ends here
 
     def update(
         self, carry: Carry, retain_graph: bool
@@ -113,14 +114,15 @@ class A2C:
     def optimise(self, total: Float[Tensor, ""], retain_graph: bool) -> Float[Tensor, ""]:
         """Backward, clip, step; the norm before clipping.
 
-        A gradient that is not a number (a particle's density overflowed) becomes zero: the weights
-        stay as they are, and the update counts as skipped.
+        A gradient that is not a number (a particle's density overflowed) changes nothing: the
+        update counts as skipped.
         """
         for p in self.parameters:
             p.grad = None
         total.backward(retain_graph=retain_graph)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.config.clip_norm)
         for owned, p in zip(self.stepped, self.parameters, strict=True):
-            owned.grad = None if p.grad is None else p.grad.nan_to_num_(0.0, 0.0, 0.0)
-        self.optimiser.step()
+            owned.grad = p.grad
+        if norm.isfinite():
+            self.optimiser.step()
         return norm

@@ -1,8 +1,9 @@
 """Settings of the learner (no torch here: the command line reads this)."""
 
-import math
 from dataclasses import dataclass
 from typing import Literal
+
+from dvrl import checks
 
 
 @dataclass(frozen=True)
@@ -43,20 +44,16 @@ class A2CConfig:
     old activations with new weights as in the authors' code."""
 
     def __post_init__(self) -> None:
-        for name in ("n_envs", "n_steps", "n_grad", "anneal_steps"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        checks.at_least(self, 1, "n_envs", "n_steps", "n_grad")
+        if self.anneal_steps is not None:
+            checks.at_least(self, 1, "anneal_steps")
         if self.n_grad % self.n_steps:
             raise ValueError(
                 f"n_grad is {self.n_grad} and n_steps is {self.n_steps}; "
                 "n_grad must be a multiple of n_steps"
             )
-        for name in ("clip_norm", "reward_scale"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be a positive number")
-        for name in ("lr", "entropy_weight", "value_weight", "elbo_weight"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be zero or positive")
+        checks.positive(self, "clip_norm", "reward_scale")
+        checks.not_negative(self, "lr", "entropy_weight", "value_weight", "elbo_weight")
         if not 0 <= self.gamma <= 1:
             raise ValueError(f"gamma is {self.gamma}; it must lie between 0 and 1")
 

@@ -70,6 +70,11 @@ class RunFiles:
         return self.root / "report.html"
 
     @property
+    def weights(self) -> Path:
+        """Of a saved agent; a run keeps its weights in checkpoints."""
+        return self.root / "weights.safetensors"
+
+    @property
     def lock(self) -> Path:
         return self.root / ".lock"
 

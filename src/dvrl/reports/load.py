@@ -8,6 +8,7 @@ import numpy as np
 
 from dvrl.records.layout import RunFiles, read_json
 from dvrl.records.metrics import Episode, read_episodes, read_metrics
+from dvrl.runs.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class RunData:
 
     @property
     def agent(self) -> str:
-        return {"ParticleConfig": "DVRL", "GruConfig": "RNN"}[self.config["encoder"]["kind"]]
+        kind = self.config["encoder"]["kind"]
+        return {"ParticleConfig": "DVRL", "GruConfig": "RNN"}.get(kind, kind)
 
     def series(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Steps and values of a metric, lines without it left out."""
@@ -43,7 +45,7 @@ def load_run(root: Path) -> RunData:
     needed = (files.config, files.metrics, files.episodes)
     missing = ", ".join(path.name for path in needed if not path.exists())
     if missing:
-        raise ValueError(f"{root} is not a run: it has no {missing}")
+        raise UsageError(f"{root} is not a run: it has no {missing}")
     hikes = files.traces / "hikes.npz"
     return RunData(
         name=root.resolve().name,

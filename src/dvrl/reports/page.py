@@ -34,10 +34,9 @@ def build_page(root: str | Path) -> tuple[Path, list[Path]]:
     run, files = load_run(root), RunFiles(root)
     figures = [("curve", learning_curve(run), "Learning curve.")]
     if run.hikes is not None:
-        caption = (
-            "One hike: true path (triangle to square), observations, and where the belief and the "
-            "exact filter place the hiker. Small dots: single particles."
-        )
+        caption = "One hike: true path (triangle to square), observations, and the exact filter."
+        if "estimate" in run.hikes:
+            caption += " White: where the belief places the hiker; small dots: single particles."
         figures.append(("hike", hike_figure(run), caption))
     pictures, blocks = [], []
     for name, figure, caption in figures:
@@ -92,7 +91,7 @@ def facts(run: RunData) -> list[tuple[str, str]]:
     anchors = ANCHORS.get(run.sigma) if run.sigma is not None else None
     if anchors is not None:
         rows.append(("optimum with an exact belief", f"{anchors.optimum:.1f}"))
-        rows.append(("best without memory", f"{anchors.no_memory:.1f}"))
+        rows.append(("the same policy on raw observations, no memory", f"{anchors.no_memory:.1f}"))
         rows.append(("standing still", f"{anchors.standing_still:.0f}"))
     _, loss = run.series("loss/elbo")
     if len(loss) and loss[-1] != 0:

@@ -10,7 +10,7 @@ from torch import Tensor
 from dvrl.agents.actor_critic import ActorCritic, Decision
 from dvrl.core import tree
 from dvrl.encoders.base import Info
-from dvrl.envs.worlds import Worlds
+from dvrl.envs.worlds import Step, Worlds
 
 Act = Callable[[tuple, Float[Tensor, "N A"], Float[Tensor, "N *obs"]], Decision]
 
@@ -45,6 +45,13 @@ class Segment(NamedTuple):
         return self.terminated | self.truncated
 
 
+class Outcome(NamedTuple):
+    """What the worlds answered in a segment; all that remains of it after its update."""
+
+    reward: Float[Tensor, "T N"]
+    ended: Bool[Tensor, "T N"]
+
+
 def start(agent: ActorCritic, worlds: Worlds) -> Carry:
     """The carry before the first step."""
     o_t = worlds.reset()
@@ -65,6 +72,17 @@ def begin(agent: ActorCritic, carry: Carry) -> Carry:
     return Carry(belief, a_tm1, carry.o_t, carry.first)
 
 
+def advance(
+    agent: ActorCritic, act: Act, worlds: Worlds, carry: Carry
+) -> tuple[Decision, Step, Carry]:
+    """One step everywhere: begin where episodes begin, decide, act, and what to carry on."""
+    now = begin(agent, carry)
+    decision = act(now.belief, now.a_tm1, now.o_t)
+    step = worlds.step(decision.action)
+    ended = step.terminated | step.truncated
+    return decision, step, Carry(decision.belief, decision.a_t, step.obs, ended)
+
+
 def collect(
     agent: ActorCritic, act: Act, worlds: Worlds, carry: Carry, n_steps: int, bootstrap_cuts: bool
 ) -> tuple[Segment, Carry]:
@@ -75,10 +93,7 @@ def collect(
     """
     rows, infos = [], []
     for _ in range(n_steps):
-        carry = begin(agent, carry)
-        decision = act(carry.belief, carry.a_tm1, carry.o_t)
-        step = worlds.step(decision.action)
-        ended = step.terminated | step.truncated
+        decision, step, carry = advance(agent, act, worlds, carry)
         v_end = torch.zeros_like(step.reward)
         cut = step.truncated & ~step.terminated
         if bootstrap_cuts and cut.any():
@@ -92,7 +107,6 @@ def collect(
             )
         )
         infos.append(decision.info)
-        carry = Carry(decision.belief, decision.a_t, step.obs, ended)
     carry_boot = begin(agent, carry)
     with torch.no_grad():  # a target, not a prediction: Eq. 8's V^-
         v_boot = act(carry_boot.belief, carry_boot.a_tm1, carry_boot.o_t).value

@@ -36,6 +36,10 @@ class Checkpoint(NamedTuple):
 class Damaged(Exception):
     """A checkpoint that is not what its manifest says."""
 
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(reason)
+        self.path = path
+
 
 def save(directory: Path, step: int, checkpoint: Checkpoint) -> Path:
     """Write under a temporary name, make it durable, then give it its name; drop the oldest."""
@@ -89,15 +93,22 @@ def load(path: Path) -> Checkpoint:
         contents = {name: (path / name).read_bytes() for name in digests}
         for name, content in contents.items():
             if hashlib.sha256(content).hexdigest() != digests[name]:
-                raise Damaged(f"{path / name} does not match its checksum")
+                raise Damaged(path, f"{path / name} does not match its checksum")
         tensors = [parse_tensors(contents[f"{name}.safetensors"]) for name in TENSOR_FILES]
         return Checkpoint(*tensors, numbers=json.loads(contents["state.json"]))
     except (OSError, KeyError, TypeError, ValueError) as error:
-        raise Damaged(f"{path} cannot be read ({error})") from error
+        raise Damaged(path, f"{path} cannot be read ({error})") from error
 
 
-def load_newest(directory: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that is whole, and a sentence about each that had to be passed over.
+def set_aside(path: Path) -> None:
+    """Keep a damaged checkpoint, but out of the way of whole ones."""
+    aside = path.with_name(f"damaged-{path.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    path.rename(aside)
+
+
+def load_newest(directory: Path) -> tuple[Checkpoint | None, list[Damaged]]:
+    """The newest checkpoint that is whole, and the damage of each that had to be passed over.
 
     Damaged only when there are checkpoints and none is whole.
     """
@@ -106,7 +117,8 @@ def load_newest(directory: Path) -> tuple[Checkpoint | None, list[str]]:
         try:
             return load(path), passed_over
         except Damaged as damage:
-            passed_over.append(str(damage))
+            passed_over.append(damage)
     if passed_over:
-        raise Damaged("no whole checkpoint is left: " + "; ".join(passed_over))
+        reasons = "; ".join(map(str, passed_over))
+        raise Damaged(directory, f"no whole checkpoint is left: {reasons}")
     return None, []

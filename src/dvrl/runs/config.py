@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
+from dvrl import checks
 from dvrl.agents.config import PolicyConfig
 from dvrl.encoders.config import EncoderConfig, GruConfig, ParticleConfig
 from dvrl.envs.config import GymConfig, MountainHikeConfig, WorldConfig
@@ -35,9 +36,8 @@ class RunConfig:
     """Environment steps per line of metrics."""
 
     def __post_init__(self) -> None:
-        for name, least in (("seed", 0), ("steps", 1), ("log_every", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        checks.at_least(self, 0, "seed")
+        checks.at_least(self, 1, "steps", "log_every")
 
 
 def to_data(config: RunConfig) -> dict[str, Any]:

@@ -9,6 +9,10 @@ class RunFailed(RuntimeError):
     """The run could not go on: exit 1."""
 
 
+class NotANumber(RuntimeError):
+    """The loss is infinite or undefined."""
+
+
 class Interrupted(Exception):
     """Stopped by a signal after saving: exit 128 + its number."""
 

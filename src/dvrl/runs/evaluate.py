@@ -2,6 +2,7 @@
 
 import math
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,7 @@ import numpy as np
 import torch
 
 from dvrl.records.layout import RunFiles, write_json
-from dvrl.rollout.segment import Carry, begin, start
-from dvrl.runs.build import choose_device
+from dvrl.rollout.segment import advance, start
 from dvrl.runs.errors import UsageError
 from dvrl.runs.player import Player, load
 
@@ -29,7 +29,7 @@ def evaluate_run(
     """Play `episodes` whole episodes; results also go to the run's evaluations/."""
     if episodes < 1:
         raise UsageError(f"episodes is {episodes}; it must be at least 1")
-    player = load(run, particles=particles, seed=seed, device=choose_device(device))
+    player = load(run, particles=particles, seed=seed, device=device)
     returns, step_metrics = play(player, episodes, seed, deterministic)
     result = {
         "episodes": episodes,
@@ -41,6 +41,7 @@ def evaluate_run(
         "deterministic": deterministic,
         "particles": getattr(player.config.encoder, "n_particles", None),
         "seed": seed,
+        "checkpoint_step": player.checkpoint_step,
     } | step_metrics
     name = time.strftime("%Y%m%d-%H%M%S") + f"-{time.time_ns() % 10**9:09d}.json"
     write_json(RunFiles(Path(run)).evaluations / name, result)
@@ -51,7 +52,7 @@ def evaluate_run(
 def play(
     player: Player, episodes: int, seed: int, greedy: bool
 ) -> tuple[np.ndarray, dict[str, float]]:
-    """Raw returns of `episodes` episodes, and the means of the belief's diagnostics over them.
+    """Raw returns of `episodes` episodes, and the belief's diagnostics over all steps played.
 
     Every world plays its share of whole episodes, so that short ones are not over-represented.
     """
@@ -59,15 +60,13 @@ def play(
     worlds = player.config.world.make(n, seed, player.device)
     quota = np.full(n, episodes // n)
     quota[: episodes % n] += 1
+    act = partial(player.agent, generator=player.generator, greedy=greedy)
     carry = start(player.agent, worlds)
     running, returns, sums, rounds = np.zeros(n), [], {}, 0
     while quota.sum() > 0:
-        carry = begin(player.agent, carry)
-        decision = player.agent(carry.belief, carry.a_tm1, carry.o_t, player.generator, greedy)
-        step = worlds.step(decision.action)
-        ended = step.terminated | step.truncated
+        decision, step, carry = advance(player.agent, act, worlds, carry)
         running += step.reward.cpu().numpy()
-        for row in np.flatnonzero(ended.cpu().numpy()):
+        for row in np.flatnonzero(carry.first.cpu().numpy()):
             if quota[row] > 0:
                 returns.append(running[row])
                 quota[row] -= 1
@@ -77,5 +76,4 @@ def play(
         for name, value in metrics.items():
             sums[name] = sums.get(name, 0.0) + float(value)
         rounds += 1
-        carry = Carry(decision.belief, decision.a_t, step.obs, ended)
     return np.array(returns), {name: total / rounds for name, total in sums.items()}

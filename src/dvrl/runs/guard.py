@@ -6,8 +6,23 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
+
 from dvrl.records.layout import RunFiles
 from dvrl.runs.errors import RunFailed, UsageError
+
+
+@contextmanager
+def threads_set(threads: int) -> Iterator[None]:
+    """A number of CPU threads for a while; and float32 that is float32 on the GPU too."""
+    before, tf32 = torch.get_num_threads(), torch.backends.cudnn.allow_tf32
+    torch.set_num_threads(threads)
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        torch.backends.cudnn.allow_tf32 = tf32
 
 
 @contextmanager
@@ -35,8 +50,8 @@ def disk_errors(files: RunFiles) -> Iterator[None]:
         yield
     except OSError as error:
         raise RunFailed(
-            f"writing the run to {files.root} failed ({error.strerror}); what was saved before is "
-            "whole: make room and run the same command again to continue"
+            f"writing the run to {files.root} failed ({error.strerror or error}); what was saved "
+            "before is whole: make room and run the same command again to continue"
         ) from error
 
 

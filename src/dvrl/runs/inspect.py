@@ -1,6 +1,7 @@
 """Look inside a run: episodes recorded with the belief beside the truth, for pictures."""
 
 import io
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,18 +13,20 @@ from dvrl.envs import mountain_hike
 from dvrl.envs.config import MountainHikeConfig
 from dvrl.envs.mountain_hike import MountainHike
 from dvrl.records.layout import RunFiles, write_atomic
-from dvrl.rollout.segment import Carry, begin, start
+from dvrl.rollout.segment import advance, start
 from dvrl.runs.player import Player, load
+from dvrl.runs.resume import read_config
 
 HIKES = 64
 
 
 def record_traces(run: str | Path, seed: int) -> list[Path]:
     """Record what can be drawn of this run's world; nothing for worlds that have no picture."""
-    player = load(run, seed=seed)
-    if not isinstance(player.config.world, MountainHikeConfig):
+    files = RunFiles(Path(run))
+    if not isinstance(read_config(files).world, MountainHikeConfig):
         return []
-    path = RunFiles(Path(run)).traces / "hikes.npz"
+    player = load(run, seed=seed)
+    path = files.traces / "hikes.npz"
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **walk(player, HIKES, seed))
     write_atomic(path, buffer.getvalue())
@@ -42,13 +45,12 @@ def walk(player: Player, n: int, seed: int) -> dict[str, np.ndarray]:
     kalman = exact.initial(kalman_world, n)
     carry = start(player.agent, worlds)
     rows: list[dict[str, torch.Tensor]] = []
+    act = partial(player.agent, generator=player.generator)
     for _ in range(mountain_hike.STEPS):
-        carry = begin(player.agent, carry)
         kalman, log_evidence = exact.correct(kalman_world, kalman, carry.o_t)
         row = {"position": worlds.position, "obs": carry.o_t, "exact_mean": kalman.mean}
         row["exact_nats"] = -log_evidence
-        decision = player.agent(carry.belief, carry.a_tm1, carry.o_t, player.generator)
-        step = worlds.step(decision.action)
+        decision, step, carry = advance(player.agent, act, worlds, carry)
         row |= {"action": decision.action, "reward": step.reward}
         if isinstance(decision.info, ParticleInfo):
             weight = decision.info.log_w.softmax(-1)
@@ -57,7 +59,6 @@ def walk(player: Player, n: int, seed: int) -> dict[str, np.ndarray]:
             row["model_nats"] = decision.model_loss
         rows.append(row)
         kalman = exact.predict(kalman_world, kalman, mountain_hike.cap(decision.action))
-        carry = Carry(decision.belief, decision.a_t, step.obs, step.truncated)
     arrays = {name: torch.stack([row[name] for row in rows]).numpy() for name in rows[0]}
     return arrays | background()
 

@@ -1,23 +1,25 @@
 """Metrics between two lines of the log."""
 
+import math
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dvrl.records.metrics import Episode
 
 
+@dataclass
 class Interval:
     """Sums of the windows since the last line of metrics; saved with every checkpoint."""
 
-    def __init__(self, data: dict[str, Any] | None = None) -> None:
-        data = data or {"sums": {}, "windows": 0, "returns": [], "lengths": [], "logged": 0}
-        self.sums: dict[str, float] = data["sums"]
-        self.windows: int = data["windows"]
-        self.returns: list[float] = data["returns"]
-        self.lengths: list[int] = data["lengths"]
-        self.logged: int = data["logged"]
+    logged: int = 0
+    """The step of that line."""
+    windows: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+    returns: list[float] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
 
     def to_data(self) -> dict[str, Any]:
-        return vars(self)
+        return asdict(self)
 
     def add(self, metrics: dict[str, float], episodes: list[Episode]) -> None:
         self.sums = {name: self.sums.get(name, 0.0) + value for name, value in metrics.items()}
@@ -25,8 +27,8 @@ class Interval:
         self.returns += [e.ret for e in episodes]
         self.lengths += [e.length for e in episodes]
 
-    def take(self, step: int) -> dict[str, float | int | None]:
-        """The means, and a new interval."""
+    def means(self, step: int) -> dict[str, float | int | None]:
+        """The line of metrics for `step`; null is what is not a number."""
         n = len(self.returns)
         values: dict[str, float | int | None] = {
             "step": step,
@@ -34,6 +36,6 @@ class Interval:
             "return": sum(self.returns) / n if n else None,
             "length": sum(self.lengths) / n if n else None,
         }
-        values |= {name: total / self.windows for name, total in self.sums.items()}
-        self.__init__({"sums": {}, "windows": 0, "returns": [], "lengths": [], "logged": step})
+        for name, total in self.sums.items():
+            values[name] = total / self.windows if math.isfinite(total) else None
         return values

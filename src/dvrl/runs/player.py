@@ -1,9 +1,11 @@
 """A trained agent to play with: `predict` with an explicit belief, or a session that carries it."""
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import gymnasium as gym
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -14,11 +16,12 @@ from dvrl.agents.actor_critic import ActorCritic
 from dvrl.core import tree
 from dvrl.encoders.base import Info
 from dvrl.encoders.config import ParticleConfig
-from dvrl.records.layout import RunFiles, read_json, write_json
+from dvrl.records.layout import RunFiles, write_json
 from dvrl.runs import checkpoint as checkpoints
-from dvrl.runs.build import agent_generator, build_agent
-from dvrl.runs.config import RunConfig, from_data, to_data
+from dvrl.runs.build import agent_generator, build_agent, choose_device
+from dvrl.runs.config import RunConfig, to_data
 from dvrl.runs.errors import RunFailed, UsageError
+from dvrl.runs.resume import read_config
 
 
 class Memory(NamedTuple):
@@ -40,12 +43,21 @@ class Prediction(NamedTuple):
 class Player:
     """An agent with frozen weights."""
 
-    def __init__(self, config: RunConfig, agent: ActorCritic, seed: int = 0) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        agent: ActorCritic,
+        seed: int = 0,
+        checkpoint_step: int | None = None,
+    ) -> None:
         self.config = config
         self.agent = agent
         device = next(agent.parameters()).device
         self.device = device
         self.generator = agent_generator(seed, device)
+        self.checkpoint_step = checkpoint_step
+        space = config.world.spaces()[1]
+        self._bounds = (space.low, space.high) if isinstance(space, gym.spaces.Box) else None
 
     def initial(self, n: int = 1) -> Memory:
         """The memory of `n` environments before their first observation."""
@@ -79,8 +91,11 @@ class Player:
         if first is not None:
             memory = tree.where(torch.as_tensor(first, device=self.device), self.initial(n), memory)
         decision = self.agent(memory.belief, memory.a_tm1, o_t, self.generator, deterministic)
+        action = decision.action.cpu().numpy()
+        if self._bounds is not None:  # worlds are given what they allow, as in training
+            action = action.clip(*self._bounds)
         return Prediction(
-            decision.action.cpu().numpy(),
+            action,
             Memory(decision.belief, decision.a_t),
             decision.value.cpu().numpy(),
             decision.info,
@@ -93,11 +108,13 @@ class Player:
     def save(self, directory: str | Path) -> Path:
         """Config and weights as a directory that `dvrl.load` reads."""
         files = RunFiles(Path(directory))
+        if files.metrics.exists() or files.checkpoints.exists():
+            raise UsageError(f"{files.root} holds a run; save the agent in another directory")
         write_json(files.config, to_data(self.config))
         weights = {k: t.cpu().contiguous() for k, t in self.agent.state_dict().items()}
         temporary = files.root / ".weights.tmp"
         save_file(weights, temporary)
-        temporary.replace(files.root / "weights.safetensors")
+        temporary.replace(files.weights)
         return files.root
 
 
@@ -128,37 +145,41 @@ def load(
     *,
     particles: int | None = None,
     seed: int = 0,
-    device: str | torch.device = "cpu",
+    device: str = "cpu",
 ) -> Player:
     """The agent of a run (its newest whole checkpoint) or of a directory made by `save`."""
     files = RunFiles(Path(directory))
-    if not files.config.exists():
-        raise UsageError(f"{files.root} is not a run: it has no config.json")
-    config = from_data(read_json(files.config), str(files.config))
+    config = read_config(files)
     if particles is not None:
         config = with_particles(config, particles)
-    agent = build_agent(config).to(device)
+    agent = build_agent(config).to(choose_device(device))
+    weights, step = read_weights(files)
     try:
-        agent.load_state_dict(read_weights(files))
+        agent.load_state_dict(weights)
     except RuntimeError as error:
         raise RunFailed(f"the weights in {files.root} do not fit its config ({error})") from error
-    return Player(config, agent.eval(), seed)
+    return Player(config, agent.eval(), seed, step)
 
 
 def with_particles(config: RunConfig, particles: int) -> RunConfig:
     if not isinstance(config.encoder, ParticleConfig):
         raise UsageError("this run has no particles: its encoder is the recurrent baseline")
-    return replace(config, encoder=replace(config.encoder, n_particles=particles))
-
-
-def read_weights(files: RunFiles) -> dict[str, Tensor]:
-    saved = files.root / "weights.safetensors"
-    if saved.exists():
-        return load_file(saved)
     try:
-        found, _ = checkpoints.load_newest(files.checkpoints)
+        return replace(config, encoder=replace(config.encoder, n_particles=particles))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def read_weights(files: RunFiles) -> tuple[dict[str, Tensor], int | None]:
+    """Weights, and the step of the checkpoint they come from; a warning if it is not the newest."""
+    if files.weights.exists():
+        return load_file(files.weights), None
+    try:
+        found, damages = checkpoints.load_newest(files.checkpoints)
     except checkpoints.Damaged as damage:
         raise RunFailed(str(damage)) from damage
     if found is None:
         raise UsageError(f"{files.root} has no checkpoint yet: let it train first")
-    return found.weights
+    for damage in damages:
+        warnings.warn(f"{damage}; using the checkpoint before it", stacklevel=3)
+    return found.weights, found.numbers["steps"]

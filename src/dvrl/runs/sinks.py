@@ -2,24 +2,33 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 Sink = Callable[[int, dict[str, float]], None]
 
 
-def tensorboard_sink(directory: Path, purge_step: int) -> Sink | None:
-    """TensorBoard events, if its package is installed (`pip install 'dvrl[tensorboard]'`)."""
+class TensorBoardSink:
+    """Metrics as TensorBoard events."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def __call__(self, step: int, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def tensorboard_sink(directory: Path, purge_step: int) -> TensorBoardSink | None:
+    """Events from `purge_step` on, if the package is there (`pip install 'dvrl[tensorboard]'`)."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
-    writer = SummaryWriter(str(directory), purge_step=purge_step)
-
-    def write(step: int, values: dict[str, float]) -> None:
-        for name, value in values.items():
-            writer.add_scalar(name, value, step)
-        writer.flush()
-
-    return write
+    return TensorBoardSink(SummaryWriter(str(directory), purge_step=purge_step))
 
 
 def guarded(sink: Sink, name: str, say: Callable[[str], None]) -> Sink:

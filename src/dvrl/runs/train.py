@@ -1,18 +1,14 @@
 """A run = config + loop + files. The same call again continues an unfinished run."""
 
 import os
-import platform
-import sys
 import time
 from collections import deque
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from dvrl.records.layout import RunFiles, read_json, write_json
+from dvrl.records.layout import RunFiles, write_json
 from dvrl.records.metrics import (
     EPISODE_HEADER,
     AppendLog,
@@ -23,11 +19,12 @@ from dvrl.records.metrics import (
 )
 from dvrl.runs import checkpoint as checkpoints
 from dvrl.runs.build import choose_device, world_spec
-from dvrl.runs.config import RunConfig, differences, from_data, to_data
-from dvrl.runs.errors import Interrupted, RunFailed, UsageError
-from dvrl.runs.guard import StopFlag, claimed, disk_errors, stop_signals
+from dvrl.runs.config import RunConfig
+from dvrl.runs.errors import Interrupted, NotANumber, RunFailed, UsageError
+from dvrl.runs.guard import StopFlag, claimed, disk_errors, stop_signals, threads_set
 from dvrl.runs.interval import Interval
 from dvrl.runs.progress import Display, Silent, Status
+from dvrl.runs.resume import continue_from_checkpoint, made_with, settle_config, write_start
 from dvrl.runs.sinks import Sink, guarded, tensorboard_sink
 from dvrl.runs.trainer import Trainer
 
@@ -55,13 +52,12 @@ def train(
         raise UsageError(f"threads is {threads}; it must be at least 1")
     if not checkpoint_seconds >= 0:
         raise UsageError(f"checkpoint_seconds is {checkpoint_seconds}; it must not be below 0")
-    torch.set_num_threads(threads)
     where = choose_device(device)
     world_spec(config)  # a world that cannot be played is refused before anything is written
     files = RunFiles(Path(out))
     display = display or Silent()
-    with claimed(files), stop_signals() as stop, disk_errors(files):
-        config = settle_config(files, config)
+    with disk_errors(files), claimed(files), stop_signals() as stop, threads_set(threads):
+        settle_config(files, config)
         run = Run(config, files, where, display, sinks)
         try:
             run.loop(stop, checkpoint_seconds)
@@ -85,24 +81,21 @@ class Run:
         self.config = config
         self.files = files
         self.display = display
+        self.made_with = made_with(device)
         self.trainer = Trainer(config, device)
-        found, passed_over = load_newest(files)
-        for sentence in passed_over:
-            display.say(f"{sentence}; falling back to the checkpoint before it")
-        numbers: dict[str, Any] = {"metrics_bytes": 0, "episodes_bytes": 0}
-        if found is not None:
-            restore(self.trainer, found, files)
-            numbers = found.numbers
-            display.say(self._resume_sentence())
+        found, said = continue_from_checkpoint(self.trainer, files, device)
+        for sentence in said:
+            display.say(sentence)
+        numbers = found or {"metrics_bytes": 0, "episodes_bytes": 0, "interval": {}}
         self.saved_step = self.trainer.steps
         self.metrics_log = AppendLog(files.metrics, numbers["metrics_bytes"])
         self.episodes_log = AppendLog(files.episodes, numbers["episodes_bytes"], EPISODE_HEADER)
-        self.interval = Interval(numbers.get("interval"))
+        self.interval = Interval(**numbers["interval"])
         self.recent = deque((e.ret for e in read_episodes(files.episodes)), maxlen=RECENT)
         self.sinks = [guarded(sink, "a metric sink", display.say) for sink in sinks]
-        events = tensorboard_sink(files.events, purge_step=self.trainer.steps)
-        if events is not None:
-            self.sinks.append(guarded(events, "TensorBoard", display.say))
+        self.events = tensorboard_sink(files.events, purge_step=self.trainer.steps + 1)
+        if self.events is not None:
+            self.sinks.append(guarded(self.events, "TensorBoard", display.say))
         self.began, self.began_step = time.monotonic(), self.trainer.steps
         self.beat = 0.0
         write_start(files, device)
@@ -113,11 +106,12 @@ class Run:
         while trainer.steps < self.config.steps:
             try:
                 window = trainer.window()
-            except RuntimeError as error:
+            except NotANumber as error:
                 self.write_status("failed")
                 raise RunFailed(
-                    f"training failed: {error}. The last checkpoint is at step "
-                    f"{self.saved_step:,}; a smaller learner.lr often helps"
+                    f"{error}; the checkpoint at step {self.saved_step:,} is good. Going on from "
+                    "it would end the same way: start anew in another --out with a smaller "
+                    "--learner.lr"
                 ) from error
             self.record(window.metrics, window.episodes)
             if time.monotonic() - last_save >= checkpoint_seconds:
@@ -141,7 +135,8 @@ class Run:
         self.episodes_log.write("".join(map(episode_line, episodes)))
         step = self.trainer.steps
         if step // self.config.log_every > self.interval.logged // self.config.log_every:
-            values = self.interval.take(step)
+            values = self.interval.means(step)
+            self.interval = Interval(logged=step)
             self.metrics_log.write(metrics_line(values))
             for sink in self.sinks:
                 sink(
@@ -159,6 +154,7 @@ class Run:
             "metrics_bytes": self.metrics_log.sync(),
             "episodes_bytes": self.episodes_log.sync(),
             "interval": self.interval.to_data(),
+            "made_with": self.made_with,
         }
         step = self.trainer.steps
         checkpoints.save(self.files.checkpoints, step, self.trainer.checkpoint(numbers))
@@ -192,64 +188,5 @@ class Run:
     def close(self) -> None:
         self.metrics_log.close()
         self.episodes_log.close()
-
-    def _resume_sentence(self) -> str:
-        sentence = f"continuing from step {self.trainer.steps:,}"
-        if not self.trainer.worlds.exact_resume:
-            sentence += "; this world's inner state cannot be saved: unfinished episodes begin anew"
-        return sentence
-
-
-def settle_config(files: RunFiles, config: RunConfig) -> RunConfig:
-    """The config to run: the one asked for, if the directory holds no other."""
-    if files.config.exists():
-        old = from_data(read_json(files.config), str(files.config))
-        changed = differences(old, config)
-        if changed:
-            raise UsageError(
-                f"{files.root} holds a run with other settings ({'; '.join(changed)}); "
-                "choose another --out, or repeat the command it was started with"
-            )
-    write_json(files.config, to_data(config))
-    return config
-
-
-def load_newest(files: RunFiles) -> tuple[checkpoints.Checkpoint | None, list[str]]:
-    try:
-        return checkpoints.load_newest(files.checkpoints)
-    except checkpoints.Damaged as damage:
-        raise RunFailed(
-            f"{damage}. Nothing was changed; remove {files.checkpoints} to start the run anew"
-        ) from damage
-
-
-def restore(trainer: Trainer, found: checkpoints.Checkpoint, files: RunFiles) -> None:
-    try:
-        trainer.restore(found)
-    except (RuntimeError, KeyError, AssertionError, ValueError) as error:
-        raise RunFailed(
-            f"the checkpoint in {files.checkpoints} does not fit this version of dvrl ({error})"
-        ) from error
-
-
-def write_start(files: RunFiles, device: torch.device) -> None:
-    """Add this start to the run's provenance."""
-    starts = read_json(files.command) if files.command.exists() else []
-    versions = {"python": platform.python_version()}
-    for name in ("dvrl", "torch", "numpy", "gymnasium"):
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            versions[name] = "unknown"
-    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
-    starts.append(
-        {
-            "command": sys.argv,
-            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "versions": versions,
-            "machine": platform.machine(),
-            "device": gpu or "cpu",
-            "threads": torch.get_num_threads(),
-        }
-    )
-    write_json(files.command, starts)
+        if self.events is not None:
+            self.events.close()

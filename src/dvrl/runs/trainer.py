@@ -9,10 +9,11 @@ from torch import Tensor
 from dvrl.core import tree
 from dvrl.learners.a2c import A2C
 from dvrl.records.metrics import Episode
-from dvrl.rollout.segment import Segment, start
+from dvrl.rollout.segment import Outcome, start
 from dvrl.runs.build import agent_generator, build_agent
 from dvrl.runs.checkpoint import Checkpoint
 from dvrl.runs.config import RunConfig
+from dvrl.runs.errors import NotANumber
 
 
 class Window(NamedTuple):
@@ -30,10 +31,10 @@ class EpisodeMeter:
         self.ret = np.zeros(n)
         self.length = np.zeros(n, np.int64)
 
-    def add(self, segment: Segment, step: int) -> list[Episode]:
+    def add(self, outcome: Outcome, step: int) -> list[Episode]:
         """The episodes that ended in a segment which began after `step` steps of the run."""
         finished = []
-        reward, ended = segment.reward.cpu().numpy(), segment.ended.cpu().numpy()
+        reward, ended = outcome.reward.cpu().numpy(), outcome.ended.cpu().numpy()
         for r_i, ended_i in zip(reward, ended, strict=True):
             step += len(r_i)
             self.ret += r_i
@@ -58,18 +59,18 @@ class Trainer:
         self.steps = 0
 
     def window(self) -> Window:
-        """Train for one gradient window; RuntimeError when the loss is no number any more."""
+        """Train for one gradient window; NotANumber when the loss is none any more."""
         self.learner.set_lr(self.config.learner.lr_at(self.steps))
-        self.carry, segments, means = self.learner.window(self.carry)
+        self.carry, outcomes, means = self.learner.window(self.carry)
         names = list(means)
         values = torch.stack([means[name].float() for name in names]).tolist()
         metrics = dict(zip(names, values, strict=True))
         if not np.isfinite(metrics["loss/total"]):
-            raise RuntimeError(f"the loss is {metrics['loss/total']} after step {self.steps:,}")
+            raise NotANumber(f"the loss is {metrics['loss/total']} after step {self.steps:,}")
         episodes = []
-        for segment in segments:
-            episodes += self.meter.add(segment, self.steps)
-            self.steps += segment.reward.numel()
+        for outcome in outcomes:
+            episodes += self.meter.add(outcome, self.steps)
+            self.steps += outcome.reward.numel()
         return Window(metrics, episodes)
 
     def checkpoint(self, numbers: dict[str, Any]) -> Checkpoint:

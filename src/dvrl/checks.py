@@ -1,0 +1,23 @@
+"""Checks that settings share; each failure is one sentence (no torch here)."""
+
+import math
+
+
+def at_least(config: object, least: int, *names: str) -> None:
+    for name in names:
+        if getattr(config, name) < least:
+            raise ValueError(f"{name} is {getattr(config, name)}; it must be at least {least}")
+
+
+def positive(config: object, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{name} is {value}; it must be a positive number")
+
+
+def not_negative(config: object, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"{name} is {value}; it must be a number not below 0")
