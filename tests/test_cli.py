@@ -85,8 +85,8 @@ def test_bad_flags_exit_with_2_and_say_what_would_be_right(flags, words, capsys,
         (["train"], "needs a world"),
         (["train", "moon"], "there is no world 'moon'"),
         (["train", "gym:NoSuch-v0"], "Gymnasium cannot make"),
-        (["evaluate", "nowhere"], "has no config.json"),
-        (["show", "nowhere"], "has no config.json"),
+        (["evaluate", "nowhere"], "nowhere does not exist"),
+        (["show", "."], "has no config.json"),
     ],
 )
 def test_what_does_not_exist_is_named(argv, words, capsys, tmp_path, monkeypatch):

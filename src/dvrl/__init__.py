@@ -24,11 +24,18 @@ _LAZY = {
     "preset": "dvrl.experiments.presets",
     "train": "dvrl.runs.train",
     "choose_display": "dvrl.runs.progress",
+    "UsageError": "dvrl.runs.errors",
+    "RunFailed": "dvrl.runs.errors",
+    "Interrupted": "dvrl.runs.errors",
     "evaluate_run": "dvrl.runs.evaluate",
     "Player": "dvrl.runs.player",
     "load": "dvrl.runs.player",
 }
 __all__ = sorted(_LAZY)
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def __getattr__(name: str) -> Any:

@@ -3,10 +3,13 @@
 import argparse
 import dataclasses
 import json
+import os
 import re
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -91,6 +94,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "evaluate": evaluate,
         "show": show,
     }
+    if argv == ["--version"]:
+        print(f"dvrl {version('dvrl')}")
+        return 0
     if not argv or argv[0] in ("-h", "--help"):
         print(USAGE, end="")
         return 0 if argv else 2
@@ -99,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return commands[argv[0]](argv[1:])
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        print("stopped at once; what was saved before is whole", file=sys.stderr)
         return 130
     except UsageError as error:
         return complain(str(error))
@@ -108,6 +114,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Interrupted as stop:
         print(stop, file=sys.stderr)
         return 128 + stop.signal_number
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads any more
+        return 141
+    except OSError as error:
+        return complain(f"{error.filename}: {error.strerror}", code=1)
 
 
 def train(argv: list[str]) -> int:
@@ -128,7 +139,7 @@ def train(argv: list[str]) -> int:
         checkpoint_seconds=args.checkpoint_seconds,
         display=display,
     )
-    print(f"finished: {out}  (look at it: dvrl show {out})")
+    display.say(f"finished: {out}  (look at it: dvrl show {shlex.quote(str(out))})")
     return 0
 
 

@@ -90,6 +90,15 @@ def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning(trained):
     assert player.checkpoint_step == 380
 
 
+def test_a_flipped_byte_in_a_saved_agent_is_noticed(trained, tmp_path):
+    saved = load(trained).save(tmp_path / "saved")
+    content = bytearray((saved / "weights.safetensors").read_bytes())
+    content[-3] ^= 1
+    (saved / "weights.safetensors").write_bytes(content)
+    with pytest.raises(RunFailed, match="does not match its checksum"):
+        load(saved)
+
+
 def test_weights_that_do_not_fit_are_refused(trained, tmp_path):
     saved = load(trained).save(tmp_path / "saved")
     config = json.loads((saved / "config.json").read_text())

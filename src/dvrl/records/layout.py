@@ -75,6 +75,11 @@ class RunFiles:
         return self.root / "weights.safetensors"
 
     @property
+    def manifest(self) -> Path:
+        """Checksums of a saved agent."""
+        return self.root / "manifest.json"
+
+    @property
     def lock(self) -> Path:
         return self.root / ".lock"
 

@@ -60,7 +60,10 @@ def episode_line(episode: Episode) -> str:
 def read_metrics(path: Path) -> list[dict[str, float | int | None]]:
     """All complete lines; a last line that a kill cut short is left out."""
     lines = path.read_text().split("\n")
-    return [json.loads(line) for line in lines[:-1]]
+    try:
+        return [json.loads(line) for line in lines[:-1]]
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is damaged: a line is not JSON ({error})") from error
 
 
 def read_episodes(path: Path) -> list[Episode]:

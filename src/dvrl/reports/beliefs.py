@@ -1,7 +1,9 @@
 """Hikes on the reward map: truth, sight and belief."""
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 
 from dvrl.reports.load import RunData
 
@@ -30,9 +32,10 @@ def hike_figure(run: RunData) -> Figure:
     axis.plot(
         *hikes["exact_mean"][:, which].T, color=EXACT, linewidth=1, ls="--", label="exact filter"
     )
-    axis.plot(*position.T, color=PATH, linewidth=2, label="true path")
-    axis.plot(*position[0], "^", color=PATH, markersize=8)
-    axis.plot(*position[-1], "s", color=PATH, markersize=7)
+    outline = [withStroke(linewidth=3.2, foreground="white")]  # black on dark ground is not seen
+    axis.plot(*position.T, color=PATH, linewidth=1.8, label="true path", path_effects=outline)
+    axis.plot(*position[0], "^", color=PATH, markersize=8, markeredgecolor="white")
+    axis.plot(*position[-1], "s", color=PATH, markersize=7, markeredgecolor="white")
     total = hikes["reward"][:, which].sum()
     axis.set_title(
         f"{run.name}: hike of median return ({total:.1f}) among {hikes['reward'].shape[1]}",
@@ -46,9 +49,12 @@ def hike_figure(run: RunData) -> Figure:
 
 def draw_map(axis, figure: Figure, hikes: dict[str, np.ndarray]) -> None:
     side, reward = hikes["map_side"], hikes["map_reward"]
-    levels = np.linspace(-6, 0, 61)
-    filled = axis.contourf(side, side, reward, levels=levels, cmap="gnuplot", extend="both")
-    figure.colorbar(filled, ax=axis, label="reward", shrink=0.8, ticks=range(-6, 1))
+    colours = colormaps["gnuplot"].with_extremes(under="#b0b0b0")
+    levels = np.linspace(-5, 0, 51)
+    filled = axis.contourf(side, side, reward, levels=levels, cmap=colours, extend="min")
+    figure.colorbar(
+        filled, ax=axis, label="reward (grey: outside, -6)", shrink=0.8, ticks=range(-5, 1)
+    )
     axis.set(xlim=(-12, 12), ylim=(-12, 12), aspect="equal", xlabel="x", ylabel="y")
 
 

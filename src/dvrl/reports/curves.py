@@ -38,7 +38,10 @@ def draw_returns(axis, run: RunData) -> None:
     axis.plot(steps, returns, ".", color=BLUE, alpha=0.15, markersize=3, linewidth=0)
     if len(returns):
         smooth = moving_average(returns, WINDOW)
-        axis.plot(steps, smooth, color=BLUE, linewidth=2, label=run.agent)
+        settled = slice(
+            min(WINDOW // 4, len(smooth) - 1), None
+        )  # few episodes: no mean to speak of
+        axis.plot(steps[settled], smooth[settled], color=BLUE, linewidth=2, label=run.agent)
         axis.annotate(
             f"{smooth[-1]:.1f}",
             (steps[-1], smooth[-1]),
@@ -54,6 +57,8 @@ def draw_returns(axis, run: RunData) -> None:
             lines.append(("no memory", anchors.no_memory))
         for label, height in lines:
             reference(axis, height, f"{label} {height:g}")
+    if not len(returns):
+        axis.set_title("no episode has finished yet", fontsize=9, color=GREY)
     axis.set_ylabel("return of an episode")
     axis.set_title(
         f"{run.name}: each dot an episode, line the mean of the last {WINDOW}",

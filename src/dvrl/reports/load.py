@@ -20,6 +20,8 @@ class RunData:
     metrics: list[dict[str, Any]]
     episodes: list[Episode]
     starts: list[dict[str, Any]]
+    evaluation: dict[str, Any] | None
+    """The newest result of `dvrl evaluate`."""
     hikes: dict[str, np.ndarray] | None
 
     @property
@@ -47,11 +49,17 @@ def load_run(root: Path) -> RunData:
     if missing:
         raise UsageError(f"{root} is not a run: it has no {missing}")
     hikes = files.traces / "hikes.npz"
+    try:
+        metrics = read_metrics(files.metrics)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    evaluations = sorted(files.evaluations.glob("*.json"))
     return RunData(
         name=root.resolve().name,
         config=read_json(files.config),
-        metrics=read_metrics(files.metrics),
+        metrics=metrics,
         episodes=read_episodes(files.episodes),
         starts=read_json(files.command) if files.command.exists() else [],
+        evaluation=read_json(evaluations[-1]) if evaluations else None,
         hikes=dict(np.load(hikes)) if hikes.exists() else None,
     )

@@ -85,13 +85,20 @@ def page(run: RunData, blocks: list[str]) -> str:
 def facts(run: RunData) -> list[tuple[str, str]]:
     """The numbers people look for first."""
     returns = np.array([e.ret for e in run.episodes[-WINDOW:]])
-    rows = [("episodes finished", f"{len(run.episodes):,}")]
+    rows = [("agent, seed", f"{run.agent}, {run.config['seed']}")]
+    if run.sigma is not None:
+        rows.append(("observation noise", f"{run.sigma:g}"))
+    rows.append(("episodes finished", f"{len(run.episodes):,}"))
     if len(returns):
         rows.append((f"mean return, last {len(returns)} episodes", f"{returns.mean():.1f}"))
+    if run.evaluation is not None:
+        label = f"evaluated, {run.evaluation['episodes']:,} new episodes"
+        rows.append((label, f"{run.evaluation['return_mean']:.1f}"))
     anchors = ANCHORS.get(run.sigma) if run.sigma is not None else None
     if anchors is not None:
         rows.append(("optimum with an exact belief", f"{anchors.optimum:.1f}"))
-        rows.append(("the same policy on raw observations, no memory", f"{anchors.no_memory:.1f}"))
+        if run.sigma:
+            rows.append(("the same policy on raw observations", f"{anchors.no_memory:.1f}"))
         rows.append(("standing still", f"{anchors.standing_still:.0f}"))
     _, loss = run.series("loss/elbo")
     if len(loss) and loss[-1] != 0:

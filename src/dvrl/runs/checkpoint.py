@@ -66,14 +66,10 @@ def save(directory: Path, step: int, checkpoint: Checkpoint) -> Path:
 def write_files(directory: Path, checkpoint: Checkpoint) -> None:
     """The files of a checkpoint and their manifest, durable when this returns."""
     contents = {
-        f"{name}.safetensors": format_tensors(
-            {key: t.detach().cpu().contiguous() for key, t in getattr(checkpoint, name).items()}
-        )
-        for name in TENSOR_FILES
+        f"{name}.safetensors": tensor_bytes(getattr(checkpoint, name)) for name in TENSOR_FILES
     }
     contents["state.json"] = (json.dumps(checkpoint.numbers, indent=2) + "\n").encode()
-    digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
-    contents["manifest.json"] = (json.dumps({"sha256": digests}, indent=2) + "\n").encode()
+    contents["manifest.json"] = (json.dumps(manifest(contents), indent=2) + "\n").encode()
     for name, content in contents.items():
         with (directory / name).open("wb") as file:
             file.write(content)
@@ -82,21 +78,39 @@ def write_files(directory: Path, checkpoint: Checkpoint) -> None:
     sync_directory(directory)
 
 
+def tensor_bytes(tensors: dict[str, Tensor]) -> bytes:
+    return format_tensors({key: t.detach().cpu().contiguous() for key, t in tensors.items()})
+
+
+def manifest(contents: dict[str, bytes]) -> dict[str, dict[str, str]]:
+    """Checksums by file name."""
+    return {"sha256": {n: hashlib.sha256(content).hexdigest() for n, content in contents.items()}}
+
+
 def newest_first(directory: Path) -> list[Path]:
     return sorted(directory.glob("step-*"), reverse=True)
 
 
-def load(path: Path) -> Checkpoint:
-    """The checkpoint at `path`, or `Damaged` with the reason."""
+def read_checked(path: Path) -> dict[str, bytes]:
+    """The files a manifest names, each as its checksum says; else `Damaged` with the reason."""
     try:
         digests = json.loads((path / "manifest.json").read_text())["sha256"]
         contents = {name: (path / name).read_bytes() for name in digests}
-        for name, content in contents.items():
-            if hashlib.sha256(content).hexdigest() != digests[name]:
-                raise Damaged(path, f"{path / name} does not match its checksum")
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise Damaged(path, f"{path} cannot be read ({error})") from error
+    for name, content in contents.items():
+        if hashlib.sha256(content).hexdigest() != digests[name]:
+            raise Damaged(path, f"{path / name} does not match its checksum")
+    return contents
+
+
+def load(path: Path) -> Checkpoint:
+    """The checkpoint at `path`, or `Damaged` with the reason."""
+    contents = read_checked(path)
+    try:
         tensors = [parse_tensors(contents[f"{name}.safetensors"]) for name in TENSOR_FILES]
         return Checkpoint(*tensors, numbers=json.loads(contents["state.json"]))
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, ValueError) as error:
         raise Damaged(path, f"{path} cannot be read ({error})") from error
 
 

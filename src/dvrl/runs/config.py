@@ -37,6 +37,8 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         checks.at_least(self, 0, "seed")
+        if self.seed >= 2**32:
+            raise ValueError(f"seed is {self.seed}; it must be below 2**32")
         checks.at_least(self, 1, "steps", "log_every")
 
 
@@ -54,14 +56,27 @@ def to_data(config: RunConfig) -> dict[str, Any]:
 def from_data(data: dict[str, Any], source: str) -> RunConfig:
     """The inverse of `to_data`; `source` is named when something does not fit."""
     try:
-        fields = dict(data)
-        for name, value in fields.items():
-            if isinstance(value, dict):
-                part = dict(value)
-                fields[name] = KINDS[part.pop("kind")](**part)
-        return RunConfig(**fields)
-    except (KeyError, TypeError, ValueError) as error:
+        check_fields(data, RunConfig, "the run")
+        parts = {}
+        for name in ("world", "encoder", "policy", "learner"):
+            part = dict(data[name])
+            cls = KINDS.get(part.pop("kind", None))
+            if cls is None:
+                raise ValueError(f"{name} has no known kind")
+            check_fields(part, cls, name)
+            parts[name] = cls(**part)
+        return RunConfig(**data | parts)
+    except (TypeError, ValueError) as error:
         raise ValueError(f"{source} is not the config of a dvrl run ({error})") from error
+
+
+def check_fields(data: dict[str, Any], cls: type, name: str) -> None:
+    """Every field is there, and no other."""
+    fields = {f.name for f in dataclasses.fields(cls)}
+    wrong = [f"{field} is missing" for field in sorted(fields - set(data))]
+    wrong += [f"{field} is unknown" for field in sorted(set(data) - fields)]
+    if wrong:
+        raise ValueError(f"in {name} {', '.join(wrong)}")
 
 
 def differences(old: RunConfig, new: RunConfig) -> list[str]:

@@ -2,6 +2,7 @@
 
 import math
 import time
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ def evaluate_run(
     """Play `episodes` whole episodes; results also go to the run's evaluations/."""
     if episodes < 1:
         raise UsageError(f"episodes is {episodes}; it must be at least 1")
+    if seed < 0:
+        raise UsageError(f"seed is {seed}; it must not be below 0")
     player = load(run, particles=particles, seed=seed, device=device)
     returns, step_metrics = play(player, episodes, seed, deterministic)
     result = {
@@ -44,7 +47,10 @@ def evaluate_run(
         "checkpoint_step": player.checkpoint_step,
     } | step_metrics
     name = time.strftime("%Y%m%d-%H%M%S") + f"-{time.time_ns() % 10**9:09d}.json"
-    write_json(RunFiles(Path(run)).evaluations / name, result)
+    try:
+        write_json(RunFiles(Path(run)).evaluations / name, result)
+    except OSError as error:
+        warnings.warn(f"the result could not be stored ({error.strerror})", stacklevel=2)
     return result
 
 
@@ -76,4 +82,7 @@ def play(
         for name, value in metrics.items():
             sums[name] = sums.get(name, 0.0) + float(value)
         rounds += 1
-    return np.array(returns), {name: total / rounds for name, total in sums.items()}
+    means = {name: total / rounds for name, total in sums.items()}
+    if means["model_nats_per_step"] == 0:  # an encoder without a model of its own
+        del means["model_nats_per_step"]
+    return np.array(returns), means

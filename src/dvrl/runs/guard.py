@@ -34,7 +34,8 @@ def claimed(files: RunFiles) -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise
-        raise UsageError(f"cannot write to {files.root} ({error.strerror})") from error
+        reason = "it is a file" if files.root.is_file() else error.strerror
+        raise UsageError(f"cannot write to {files.root} ({reason})") from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -56,7 +57,7 @@ def disk_errors(files: RunFiles) -> Iterator[None]:
 
 
 class StopFlag:
-    """Set by the first Ctrl-C or SIGTERM; the second one stops at once."""
+    """Set by the first Ctrl-C, SIGTERM or SIGHUP; the second one stops at once."""
 
     def __init__(self) -> None:
         self.signal_number: int | None = None
@@ -72,7 +73,9 @@ def stop_signals() -> Iterator[StopFlag]:
     """Let a run finish its window before it stops (in the main thread; elsewhere: no change)."""
     flag = StopFlag()
     try:
-        old = {s: signal.signal(s, flag.set) for s in (signal.SIGINT, signal.SIGTERM)}
+        old = {
+            s: signal.signal(s, flag.set) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        }
     except ValueError:
         yield flag
         return

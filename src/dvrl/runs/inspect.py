@@ -14,6 +14,7 @@ from dvrl.envs.config import MountainHikeConfig
 from dvrl.envs.mountain_hike import MountainHike
 from dvrl.records.layout import RunFiles, write_atomic
 from dvrl.rollout.segment import advance, start
+from dvrl.runs import checkpoint as checkpoints
 from dvrl.runs.player import Player, load
 from dvrl.runs.resume import read_config
 
@@ -21,9 +22,11 @@ HIKES = 64
 
 
 def record_traces(run: str | Path, seed: int) -> list[Path]:
-    """Record what can be drawn of this run's world; nothing for worlds that have no picture."""
+    """Record hikes; nothing for other worlds, or before the first checkpoint."""
     files = RunFiles(Path(run))
     if not isinstance(read_config(files).world, MountainHikeConfig):
+        return []
+    if not checkpoints.newest_first(files.checkpoints):
         return []
     player = load(run, seed=seed)
     path = files.traces / "hikes.npz"

@@ -9,14 +9,13 @@ import gymnasium as gym
 import numpy as np
 import torch
 from jaxtyping import Float
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dvrl.agents.actor_critic import ActorCritic
 from dvrl.core import tree
 from dvrl.encoders.base import Info
 from dvrl.encoders.config import ParticleConfig
-from dvrl.records.layout import RunFiles, write_json
+from dvrl.records.layout import RunFiles, write_atomic, write_json
 from dvrl.runs import checkpoint as checkpoints
 from dvrl.runs.build import agent_generator, build_agent, choose_device
 from dvrl.runs.config import RunConfig, to_data
@@ -56,11 +55,14 @@ class Player:
         self.device = device
         self.generator = agent_generator(seed, device)
         self.checkpoint_step = checkpoint_step
-        space = config.world.spaces()[1]
+        obs_space, space = config.world.spaces()
+        self._obs_shape = obs_space.shape
         self._bounds = (space.low, space.high) if isinstance(space, gym.spaces.Box) else None
 
     def initial(self, n: int = 1) -> Memory:
         """The memory of `n` environments before their first observation."""
+        if n < 1:
+            raise UsageError(f"n is {n}; it must be at least 1")
         return Memory(self.agent.encoder.initial(n), self.agent.policy.noop(n))
 
     @torch.no_grad()
@@ -76,19 +78,21 @@ class Player:
 
         `first` marks rows whose episode begins here: their memory is replaced by the initial one.
         """
-        if memory is None:
+        if not isinstance(memory, Memory):
             raise UsageError(
                 "predict needs the memory of what went before: start an episode with "
                 "memory = player.initial(n) and pass on prediction.memory, or use player.session()"
             )
         o_t = torch.as_tensor(np.asarray(obs, np.float32), device=self.device)
         n = memory.a_tm1.shape[0]
-        if o_t.ndim < 2 or o_t.shape[0] != n:
+        if o_t.shape != (n, *self._obs_shape):
             raise UsageError(
-                f"observations have shape {tuple(o_t.shape)} but the memory has {n} rows; "
-                f"the first axis must be {n} (for one environment: obs[None])"
+                f"observations have shape {tuple(o_t.shape)} but the memory has {n} rows; the "
+                f"shape must be {(n, *self._obs_shape)} (for one environment: obs[None])"
             )
         if first is not None:
+            if np.shape(first) != (n,):
+                raise UsageError(f"first has shape {np.shape(first)}; it must be {(n,)}")
             memory = tree.where(torch.as_tensor(first, device=self.device), self.initial(n), memory)
         decision = self.agent(memory.belief, memory.a_tm1, o_t, self.generator, deterministic)
         action = decision.action.cpu().numpy()
@@ -111,10 +115,9 @@ class Player:
         if files.metrics.exists() or files.checkpoints.exists():
             raise UsageError(f"{files.root} holds a run; save the agent in another directory")
         write_json(files.config, to_data(self.config))
-        weights = {k: t.cpu().contiguous() for k, t in self.agent.state_dict().items()}
-        temporary = files.root / ".weights.tmp"
-        save_file(weights, temporary)
-        temporary.replace(files.weights)
+        content = checkpoints.tensor_bytes(self.agent.state_dict())
+        write_atomic(files.weights, content)
+        write_json(files.manifest, checkpoints.manifest({files.weights.name: content}))
         return files.root
 
 
@@ -172,9 +175,10 @@ def with_particles(config: RunConfig, particles: int) -> RunConfig:
 
 def read_weights(files: RunFiles) -> tuple[dict[str, Tensor], int | None]:
     """Weights, and the step of the checkpoint they come from; a warning if it is not the newest."""
-    if files.weights.exists():
-        return load_file(files.weights), None
     try:
+        if files.weights.exists():
+            contents = checkpoints.read_checked(files.root)
+            return checkpoints.parse_tensors(contents[files.weights.name]), None
         found, damages = checkpoints.load_newest(files.checkpoints)
     except checkpoints.Damaged as damage:
         raise RunFailed(str(damage)) from damage

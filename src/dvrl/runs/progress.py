@@ -1,6 +1,7 @@
 """How a run shows itself: a live line on a terminal, plain lines elsewhere."""
 
 import time
+from contextlib import suppress
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from rich.console import Console
@@ -52,13 +53,14 @@ class PlainDisplay:
         self._last = 0.0
 
     def say(self, sentence: str) -> None:
-        print(sentence, flush=True)
+        with suppress(BrokenPipeError):  # whoever listened has gone; the run goes on
+            print(sentence, flush=True)
 
     def show(self, status: Status) -> None:
         now = time.monotonic()
         if now - self._last >= self.seconds or status.step >= status.steps:
             self._last = now
-            print(f"step {status.step:,} of {status.steps:,}  {_words(status)}", flush=True)
+            self.say(f"step {status.step:,} of {status.steps:,}  {_words(status)}")
 
     def close(self) -> None:
         pass
@@ -70,7 +72,7 @@ class LiveDisplay:
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
             BarColumn(bar_width=30),
-            TextColumn("{task.percentage:>3.0f}%  {task.description}"),
+            TextColumn("step {task.completed:,.0f}  {task.description}"),
             TimeRemainingColumn(),
             console=console,
         )

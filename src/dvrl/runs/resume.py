@@ -17,6 +17,8 @@ from dvrl.runs.trainer import Trainer
 
 def read_config(files: RunFiles) -> RunConfig:
     """The config of the run in a directory."""
+    if not files.root.exists():
+        raise UsageError(f"{files.root} does not exist")
     if not files.config.exists():
         raise UsageError(f"{files.root} is not a run: it has no config.json")
     try:
@@ -39,6 +41,8 @@ def settle_config(files: RunFiles, config: RunConfig) -> None:
             )
         if config.steps <= old.steps:
             return
+    elif any(path != files.lock for path in files.root.iterdir()):
+        raise UsageError(f"{files.root} holds other files and no run; choose another --out")
     write_json(files.config, to_data(config))
 
 
@@ -79,6 +83,8 @@ def continue_from_checkpoint(
         raise RunFailed(
             f"the checkpoint in {files.checkpoints} does not fit this version of dvrl ({error})"
         ) from error
+    if trainer.steps >= trainer.config.steps:
+        return found.numbers, [*said, f"already trained to step {trainer.steps:,}"]
     said.append(f"continuing from step {trainer.steps:,}")
     if not trainer.worlds.exact_resume:
         said.append("this world's inner state cannot be saved: unfinished episodes begin anew")

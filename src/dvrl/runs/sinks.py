@@ -1,5 +1,6 @@
 """Places beside the metrics file that want the numbers too. One that fails never stops a run."""
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,8 @@ def tensorboard_sink(directory: Path, purge_step: int) -> TensorBoardSink | None
     return TensorBoardSink(SummaryWriter(str(directory), purge_step=purge_step))
 
 
-def guarded(sink: Sink, name: str, say: Callable[[str], None]) -> Sink:
-    """The sink, silenced after its first failure, about which it says one sentence."""
+def guarded(sink: Sink, name: str) -> Sink:
+    """The sink, silenced after its first failure, about which it warns."""
     failed = False
 
     def write(step: int, values: dict[str, float]) -> None:
@@ -43,6 +44,6 @@ def guarded(sink: Sink, name: str, say: Callable[[str], None]) -> Sink:
             sink(step, values)
         except Exception as error:
             failed = True
-            say(f"{name} failed ({error}); training goes on without it")
+            warnings.warn(f"{name} failed ({error}); training goes on without it", stacklevel=2)
 
     return write

@@ -4,6 +4,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -61,6 +62,12 @@ def train(
         run = Run(config, files, where, display, sinks)
         try:
             run.loop(stop, checkpoint_seconds)
+        except Interrupted:
+            raise
+        except BaseException:
+            with suppress(OSError):
+                run.write_status("failed")
+            raise
         finally:
             run.close()
             display.close()
@@ -92,13 +99,15 @@ class Run:
         self.episodes_log = AppendLog(files.episodes, numbers["episodes_bytes"], EPISODE_HEADER)
         self.interval = Interval(**numbers["interval"])
         self.recent = deque((e.ret for e in read_episodes(files.episodes)), maxlen=RECENT)
-        self.sinks = [guarded(sink, "a metric sink", display.say) for sink in sinks]
-        self.events = tensorboard_sink(files.events, purge_step=self.trainer.steps + 1)
+        self.sinks = [guarded(sink, "a metric sink") for sink in sinks]
+        self.events = None
+        if self.trainer.steps < config.steps:
+            write_start(files, device)
+            self.events = tensorboard_sink(files.events, purge_step=self.trainer.steps + 1)
         if self.events is not None:
-            self.sinks.append(guarded(self.events, "TensorBoard", display.say))
+            self.sinks.append(guarded(self.events, "TensorBoard"))
         self.began, self.began_step = time.monotonic(), self.trainer.steps
         self.beat = 0.0
-        write_start(files, device)
 
     def loop(self, stop: StopFlag, checkpoint_seconds: float) -> None:
         """Windows until the end, a failure or a signal; state is saved in each case but failure."""
@@ -107,11 +116,8 @@ class Run:
             try:
                 window = trainer.window()
             except NotANumber as error:
-                self.write_status("failed")
                 raise RunFailed(
-                    f"{error}; the checkpoint at step {self.saved_step:,} is good. Going on from "
-                    "it would end the same way: start anew in another --out with a smaller "
-                    "--learner.lr"
+                    f"{error} (the checkpoint at step {self.saved_step:,} is good)"
                 ) from error
             self.record(window.metrics, window.episodes)
             if time.monotonic() - last_save >= checkpoint_seconds:
@@ -126,6 +132,9 @@ class Run:
                     "the same command continues from here",
                 )
         self.save()
+        if self.interval.windows:
+            # Behind the checkpoint: a run that is continued cuts this line off and completes it.
+            self.write_metrics(trainer.steps)
         self.write_status("finished")
 
     def record(self, metrics: dict[str, float], episodes: list[Episode]) -> None:
@@ -135,16 +144,18 @@ class Run:
         self.episodes_log.write("".join(map(episode_line, episodes)))
         step = self.trainer.steps
         if step // self.config.log_every > self.interval.logged // self.config.log_every:
-            values = self.interval.means(step)
+            self.write_metrics(step)
             self.interval = Interval(logged=step)
-            self.metrics_log.write(metrics_line(values))
-            for sink in self.sinks:
-                sink(
-                    step, {k: float(v) for k, v in values.items() if k != "step" and v is not None}
-                )
         self.display.show(self.status(metrics))
         if time.monotonic() - self.beat > HEARTBEAT_SECONDS:
             self.write_status("running")
+
+    def write_metrics(self, step: int) -> None:
+        values = self.interval.means(step)
+        self.metrics_log.write(metrics_line(values))
+        shown = {k: float(v) for k, v in values.items() if k != "step" and v is not None}
+        for sink in self.sinks:
+            sink(step, shown)
 
     def save(self) -> None:
         """Write a checkpoint, unless nothing happened since the last one."""

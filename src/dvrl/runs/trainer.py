@@ -66,12 +66,24 @@ class Trainer:
         values = torch.stack([means[name].float() for name in names]).tolist()
         metrics = dict(zip(names, values, strict=True))
         if not np.isfinite(metrics["loss/total"]):
-            raise NotANumber(f"the loss is {metrics['loss/total']} after step {self.steps:,}")
+            raise NotANumber(self._diagnosis(outcomes, metrics["loss/total"]))
         episodes = []
         for outcome in outcomes:
             episodes += self.meter.add(outcome, self.steps)
             self.steps += outcome.reward.numel()
         return Window(metrics, episodes)
+
+    def _diagnosis(self, outcomes: list[Outcome], loss: float) -> str:
+        """Who is to blame for a loss that is not a number."""
+        agent_is_well = all(p.isfinite().all() for p in self.agent.parameters())
+        if agent_is_well and not all(outcome.reward.isfinite().all() for outcome in outcomes):
+            return f"the world gave a reward that is not a number after step {self.steps:,}"
+        if agent_is_well and not self.carry.o_t.isfinite().all():
+            return f"the world gave an observation that is not a number after step {self.steps:,}"
+        return (
+            f"the loss is {loss} after step {self.steps:,}: start anew in another --out with a "
+            "smaller --learner.lr"
+        )
 
     def checkpoint(self, numbers: dict[str, Any]) -> Checkpoint:
         """The whole state; `numbers` is what the caller wants to find again."""
