@@ -98,7 +98,7 @@ def facts(run: RunData) -> list[tuple[str, str]]:
     if anchors is not None:
         rows.append(("optimum with an exact belief", f"{anchors.optimum:.1f}"))
         if run.sigma:
-            rows.append(("the same policy on raw observations", f"{anchors.no_memory:.1f}"))
+            rows.append(("fully-observed policy on raw observations", f"{anchors.no_memory:.1f}"))
         rows.append(("standing still", f"{anchors.standing_still:.0f}"))
     _, loss = run.series("loss/elbo")
     if len(loss) and loss[-1] != 0:
