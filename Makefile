@@ -18,7 +18,7 @@ test: lint
 
 # 20 kill points for each agent.
 test-slow: $(STAMP)
-	DVRL_KILLS=20 $(BIN)/python -m pytest tests/runs/test_resume.py
+	DVRL_KILLS=20 $(BIN)/python -m pytest -n 2 tests/runs/test_resume.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
