@@ -23,8 +23,8 @@ LAYER = ("weight", "bias")
 PRIOR = {f"model._prior.{p}" for p in LAYER} | {f"model._prior_head.{p}" for p in HEADS}
 DECODER = {f"model._decoder.{p}" for p in LAYER} | {f"model._decoder_head.{p}" for p in HEADS}
 DECODER |= {f"model._decoder_hidden.{p}" for p in LAYER}
-SUMMARY = {f"summary.gru.{p}_l0" for p in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
-LONELY = "summary.gru.weight_hh_l0"
+SUMMARY = {f"summary.cell.{p}" for p in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
+LONELY = "summary.cell.weight_hh"
 """Acts on the summary of the particles before: a single particle has none before it."""
 
 

@@ -60,6 +60,7 @@ class Scripted:
         self.final = torch.where(ended, last, self.seen[1:])
         self.rewards = torch.randn(length, N, generator=chance)
         self.t = 0
+        self.cut = False
         self.taken: list[Tensor] = []
 
     def reset(self) -> Tensor:
@@ -68,6 +69,7 @@ class Scripted:
 
     def step(self, action: Tensor) -> Step:
         t, self.t = self.t, self.t + 1
+        self.cut = bool((self.truncated[t] & ~self.terminated[t]).any())
         self.taken.append(action)
         return Step(
             self.seen[t + 1],

@@ -67,7 +67,7 @@ PARAMETERS = {
 }
 for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
     PARAMETERS[f"encoder.model._transition.{part}"] = f"transition.{part}"
-    PARAMETERS[f"encoder.summary.gru.{part}_l0"] = f"summary.{part}"
+    PARAMETERS[f"encoder.summary.cell.{part}"] = f"summary.{part}"
 PARAMETERS["policy.log_std"] = "policy_log_std"
 
 SMALL = {"n_particles": 4, "h_dim": 6, "z_dim": 5, "embed_dim": 7}
@@ -202,7 +202,7 @@ def run_package(learner: A2C) -> list[Record]:
         noted = watch_optimiser(monkeypatch, learner.agent)
         monkeypatch.setattr(losses, "combine", note_and_combine)
         carry = start(learner.agent, learner.worlds)
-        learner.worlds.age = torch.tensor(AGES)
+        learner.worlds.restore(learner.worlds.state() | {"age": torch.tensor(AGES)})
         for _ in range(UPDATES // learner.config.segments):
             carry, _, _ = learner.window(carry)
     assert len(sums) == len(noted) == UPDATES
@@ -232,11 +232,14 @@ def assert_same(ours: dict[str, Tensor], theirs: dict[str, Tensor], what: str) -
         )
 
 
+@pytest.mark.parametrize("recorded", [True, False])
 @pytest.mark.parametrize("n_grad", [5, 15])
 @pytest.mark.parametrize("case", [PAPER, TUNED], ids=["paper", "tuned"])
-def test_losses_gradients_and_weights_are_the_twins(case: Case, n_grad: int):
+def test_losses_gradients_and_weights_are_the_twins(case: Case, n_grad: int, recorded: bool):
     case, seed = replace(case, n_grad=n_grad), 3
     learner, config = package_pieces(case, seed), twin_config(case)
+    assert learner.recorder is not None
+    learner.recorder = learner.recorder if recorded else None
     other = twin.Agent(config)
     stir(learner.agent)
     copy_weights(learner.agent, other)
@@ -255,16 +258,22 @@ def test_the_comparison_meets_time_limits_resampling_bound_and_clip():
     learner = package_pieces(replace(TUNED, n_grad=15), seed=3)
     stir(learner.agent)
     means, infos, cuts = [], [], []
-    learner.agent.policy.mean.register_forward_hook(lambda _, __, mean: means.append(mean))
-    learner.agent.register_forward_hook(lambda _, __, decision: infos.append(decision.info))
-    step = learner.worlds.step
+    learner.agent.policy.mean.register_forward_hook(
+        lambda _, __, mean: means.append(mean.flatten(0, -2))
+    )
+    step, experience = learner.worlds.step, learner.experience
 
     def step_and_note(action):
         result = step(action)
         cuts.append(result.truncated)
         return result
 
-    learner.worlds.step = step_and_note
+    def experience_and_note(carry):
+        segment, carry = experience(carry)
+        infos.extend(segment.infos)
+        return segment, carry
+
+    learner.worlds.step, learner.experience = step_and_note, experience_and_note
     records = run_package(learner)
     assert torch.stack(cuts).sum(0).tolist() == [1, 2, 1]
     assert 0.1 < (torch.cat(means).norm(dim=-1) > TUNED.mean_bound).double().mean() < 0.9

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dvrl.encoders.base import BeliefEncoder, Info
+from dvrl.encoders.base import BeliefEncoder, Info, Update
 from dvrl.nets.heads import PolicyHead
 from dvrl.nets.layers import linear
 
@@ -44,7 +44,10 @@ class ActorCritic(nn.Module):
         greedy: bool = False,
     ) -> Decision:
         """Update the belief, then draw an action, or take the likeliest one."""
-        up = self.encoder.update(belief, a_tm1, o_t, generator)
+        return self.decide(self.encoder.update(belief, a_tm1, o_t, generator), generator, greedy)
+
+    def decide(self, up: Update, generator: torch.Generator, greedy: bool = False) -> Decision:
+        """An action on an updated belief."""
         law = self.policy.law(up.feature)
         action = self.policy.mode(law) if greedy else self.policy.sample(law, generator)
         return Decision(
@@ -53,7 +56,14 @@ class ActorCritic(nn.Module):
             a_t=self.policy.encode(action),
             log_prob=law.log_prob(action),
             entropy=law.entropy(),
-            value=self.value(up.feature)[:, 0],
+            value=self.value(up.feature)[..., 0],
             model_loss=up.loss,
             info=up.info,
         )
+
+    def judge(
+        self, feature: Float[Tensor, "T N F"], action: Tensor
+    ) -> tuple[Float[Tensor, "T N"], Float[Tensor, "T N"], Float[Tensor, "T N"]]:
+        """Log-probability of actions taken before, entropy, and value."""
+        law = self.policy.law(feature)
+        return law.log_prob(action), law.entropy(), self.value(feature)[..., 0]

@@ -32,6 +32,13 @@ class Gaussian(NamedTuple):
         return 0.5 * (self.var.log().sum(-1) + self.mean.shape[-1] * (1 + LOG_2PI))
 
 
+def log_prob_of_sample(
+    var: Float[Tensor, "*B D"], eps: Float[Tensor, "*B D"]
+) -> Float[Tensor, "*B"]:
+    """Log-density of a Gaussian at its own draw `sample(eps)`; the mean cancels."""
+    return -0.5 * ((eps.square() + var.log()).sum(-1) + eps.shape[-1] * LOG_2PI)
+
+
 class Categorical(NamedTuple):
     """One of D choices, given by unnormalised log-probabilities."""
 

@@ -40,6 +40,11 @@ def stack(trees: Sequence[Tree]) -> Tree:
     return tree_map(lambda *leaves: torch.stack(leaves), *trees)
 
 
+def at(tree: Tree, i: int) -> Tree:
+    """Entry `i` along the leading axis of every leaf."""
+    return tree_map(lambda leaf: leaf[i], tree)
+
+
 def named_leaves(tree: tuple, prefix: str) -> dict[str, Tensor]:
     """Leaves by dotted field name, the form in which records are saved."""
     named: dict[str, Tensor] = {}

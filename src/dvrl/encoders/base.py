@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 Belief = TypeVar("Belief", bound=tuple)
@@ -52,3 +52,58 @@ class BeliefEncoder(nn.Module, ABC, Generic[Belief]):
         generator: torch.Generator,
     ) -> Update:
         """The belief after acting `a_tm1` and observing `o_t`; chance comes from `generator`."""
+
+    def recorder(self) -> "Recorder[Belief] | None":
+        """A faster way to the same gradients, where the encoder has one."""
+        return None
+
+
+class Inputs(NamedTuple):
+    """What the encoder was given in T steps."""
+
+    first: Bool[Tensor, "T N"]
+    """Where an episode began: the belief before is not the one it went on from."""
+    a_tm1: Float[Tensor, "T N A"]
+    o_t: Float[Tensor, "T N *obs"]
+
+
+class Replayed(NamedTuple):
+    """A recorded segment as a function of the encoder's parameters and the belief it began with."""
+
+    belief: tuple
+    """The last one."""
+    feature: Float[Tensor, "T N F"]
+    loss: Float[Tensor, "T N"]
+
+
+class Recorder(ABC, Generic[Belief]):
+    """Acts step by step without gradients, then derives the whole segment at once.
+
+    A segment works on copies of the parameters (`weights`), which stay as they are when the
+    optimiser steps, so that a later segment's gradient can still pass through it.
+    """
+
+    @abstractmethod
+    def weights(self) -> tuple:
+        """Copies of the parameters that gradients of later segments pass through."""
+
+    @abstractmethod
+    def step(
+        self,
+        weights: tuple,
+        belief: Belief,
+        a_tm1: Float[Tensor, "N A"],
+        o_t: Float[Tensor, "N *obs"],
+        generator: torch.Generator,
+    ) -> tuple[Update, tuple]:
+        """What `BeliefEncoder.update` gives, without gradients; and a record of the step."""
+
+    @abstractmethod
+    def replay(
+        self,
+        weights: tuple,
+        belief: Belief,
+        inputs: Inputs,
+        records: Sequence[tuple],
+    ) -> Replayed:
+        """The recorded steps as functions of `weights` and of the `belief` they began with."""

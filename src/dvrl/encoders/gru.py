@@ -6,9 +6,12 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
 
-from dvrl.encoders.base import BeliefEncoder, Update
-from dvrl.nets.layers import GaussianHead, gru_cell, mlp
+from dvrl.core import gru, tree
+from dvrl.encoders.base import BeliefEncoder, Inputs, Recorder, Replayed, Update
+from dvrl.nets.layers import GaussianHead, copies, gru_cell, mlp, new_gate_first
 
 
 class GruBelief(NamedTuple):
@@ -76,8 +79,88 @@ class GruEncoder(BeliefEncoder[GruBelief]):
     ) -> Update:
         a, x = self.embed_action(a_tm1), self.embed_obs(o_t)
         h = self.cell(torch.cat([x, a], -1), belief.h)  # Eq. 12
+        return Update(GruBelief(h), h, self.loss(belief.h, a, o_t), GruInfo())
+
+    def loss(
+        self, h_tm1: Float[Tensor, "N H"], a: Float[Tensor, "N A"], o_t: Float[Tensor, "N *obs"]
+    ) -> Float[Tensor, " N"]:
+        """L^ENC of Alg. 2, or nothing."""
         if self.reconstruction is None:
-            loss = h.new_zeros(h.shape[0])
-        else:
-            loss = self.reconstruction.loss(belief.h, a, o_t)
-        return Update(GruBelief(h), h, loss, GruInfo())
+            return h_tm1.new_zeros(h_tm1.shape[0])
+        return self.reconstruction.loss(h_tm1, a, o_t)
+
+    def recorder(self) -> Recorder[GruBelief]:
+        return GruRecorder(self)
+
+
+class SegmentWeights(NamedTuple):
+    """Copies that the gradients of later segments pass through."""
+
+    embed_action: dict[str, Tensor]
+    embed_obs: dict[str, Tensor]
+    gates: Float[Tensor, "G D"]
+    gates_bias: Float[Tensor, " G"]
+    state: Float[Tensor, "G H"]
+    state_bias: Float[Tensor, " G"]
+
+
+class Record(NamedTuple):
+    """One step."""
+
+    h_tm1: Float[Tensor, "*T N H"]
+    h: Float[Tensor, "*T N H"]
+    tape: gru.GruTape
+
+
+class GruRecorder(Recorder[GruBelief]):
+    """`GruEncoder` with its recurrence recorded (core.gru)."""
+
+    def __init__(self, encoder: GruEncoder) -> None:
+        self.encoder = encoder
+
+    def weights(self) -> SegmentWeights:
+        encoder, cell = self.encoder, self.encoder.cell
+        return SegmentWeights(
+            copies(encoder.embed_action),
+            copies(encoder.embed_obs),
+            new_gate_first(cell.weight_ih),
+            new_gate_first(cell.bias_ih),
+            cell.weight_hh.clone(),
+            cell.bias_hh.clone(),
+        )
+
+    def step(
+        self,
+        weights: SegmentWeights,
+        belief: GruBelief,
+        a_tm1: Float[Tensor, "N A"],
+        o_t: Float[Tensor, "N *obs"],
+        generator: torch.Generator,
+    ) -> tuple[Update, Record]:
+        encoder = self.encoder
+        a, x = encoder.embed_action(a_tm1), encoder.embed_obs(o_t)
+        gates_i = F.linear(torch.cat([x, a], -1), weights.gates, weights.gates_bias)
+        gates_h = F.linear(belief.h, weights.state, weights.state_bias)
+        h, tape = gru.step(gates_i, gates_h, belief.h)  # Eq. 12
+        loss = encoder.loss(belief.h, a, o_t)
+        return Update(GruBelief(h), h, loss, GruInfo()), Record(belief.h, h, tape)
+
+    def replay(
+        self,
+        weights: SegmentWeights,
+        belief: GruBelief,
+        inputs: Inputs,
+        records: Sequence[Record],
+    ) -> Replayed:
+        encoder = self.encoder
+        a = functional_call(encoder.embed_action, weights.embed_action, (inputs.a_tm1,))
+        x = functional_call(encoder.embed_obs, weights.embed_obs, (inputs.o_t,))
+        gates_i = F.linear(torch.cat([x, a], -1), weights.gates, weights.gates_bias)
+        recorded = tree.stack(records)
+        h = gru.replay(
+            gates_i, belief.h, weights.state, weights.state_bias, inputs.first, *recorded
+        )
+        h_tm1 = torch.cat([belief.h[None], h[:-1]]).masked_fill(inputs.first[..., None], 0.0)
+        steps = inputs.first.shape
+        loss = encoder.loss(h_tm1.flatten(0, 1), a.flatten(0, 1), inputs.o_t.flatten(0, 1))
+        return Replayed(GruBelief(h[-1]), h, loss.unflatten(0, steps))

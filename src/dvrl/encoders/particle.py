@@ -6,10 +6,15 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
 
-from dvrl.core import smc, tree
-from dvrl.encoders.base import BeliefEncoder, Update
-from dvrl.models.vrnn import GenerativeModel
+from dvrl.core import gru, smc, tree
+from dvrl.core.laws import log_prob_of_sample
+from dvrl.encoders.base import BeliefEncoder, Inputs, Recorder, Replayed, Update
+from dvrl.models.replay import Moved, MoveTape, MoveWeights, move, replay
+from dvrl.models.vrnn import VRNN, GenerativeModel
+from dvrl.nets.layers import copies, new_gate_first
 
 
 class ParticleBelief(NamedTuple):
@@ -59,7 +64,7 @@ class Summary(nn.Module):
 
     def __init__(self, h_dim: int) -> None:
         super().__init__()
-        self.gru = nn.GRU(2 * h_dim + 1, h_dim, batch_first=True)
+        self.cell = nn.GRUCell(2 * h_dim + 1, h_dim)
 
     def forward(
         self,
@@ -67,9 +72,13 @@ class Summary(nn.Module):
         e: Float[Tensor, "N K H"],
         log_w: Float[Tensor, "N K"],
     ) -> Float[Tensor, "N H"]:
-        weight = log_w.softmax(-1)[..., None]
-        _, last = self.gru(torch.cat([h, e, weight], -1))  # 1, N, H
-        return last[0]
+        cell = self.cell
+        particles = torch.cat([h, e, log_w.softmax(-1)[..., None]], -1)
+        weight, bias = (new_gate_first(t) for t in (cell.weight_ih, cell.bias_ih))
+        gates = F.linear(
+            particles, weight, bias
+        )  # all particles at once: only the state's must wait
+        return gru.scan(gates, cell.weight_hh, cell.bias_hh)
 
 
 class ParticleEncoder(BeliefEncoder[ParticleBelief]):
@@ -109,16 +118,31 @@ class ParticleEncoder(BeliefEncoder[ParticleBelief]):
         model = self.model
         a, x = model.embed_action(a_tm1), model.embed_obs(o_t)
 
-        prev, ancestors = self._select(belief, generator)  # Eq. 15
+        prev, ancestors = self.select(belief, generator)  # Eq. 15
         q = model.proposal(prev.h, a, x)
-        z = q.sample(torch.randn(q.mean.shape, generator=generator, device=prev.h.device))  # Eq. 16
+        eps = torch.randn(q.mean.shape, generator=generator, device=prev.h.device)
+        z = q.sample(eps)  # Eq. 16
         e = model.embed_latent(z)
         h = model.transition(prev.h, e, a, x)  # Eq. 17
+        moved = Moved(prev.h, q.var, z, e, h)
+        return self.weigh(moved, eps, prev.log_w, a, o_t, ancestors)
 
-        p_o = model.decoder(prev.h, e, a)
-        log_p_z, log_q_z = model.prior(prev.h, a).log_prob(z), q.log_prob(z)
+    def weigh(
+        self,
+        moved: Moved,
+        eps: Float[Tensor, "N K Z"],
+        log_w_tm1: Float[Tensor, "N K"],
+        a: Float[Tensor, "N D"],
+        o_t: Float[Tensor, "N *obs"],
+        ancestors: Int[Tensor, "N K"],
+    ) -> Update:
+        """Weights, evidence and summary of particles that have moved."""
+        h_tm1, var, z, e, h = moved
+        p_o = self.model.decoder(h_tm1, e, a)
+        log_p_z = self.model.prior(h_tm1, a).log_prob(z)
+        log_q_z = log_prob_of_sample(var, eps)
         log_p_o = p_o.log_prob(o_t[:, None])
-        log_w, vanished = smc.revive(prev.log_w + log_p_z + log_p_o - log_q_z)  # Eq. 18
+        log_w, vanished = smc.revive(log_w_tm1 + log_p_z + log_p_o - log_q_z)  # Eq. 18
 
         loss = -smc.log_mean_exp(log_w)  # Eq. 19
         seen = ParticleBelief(h, log_w)
@@ -131,7 +155,7 @@ class ParticleEncoder(BeliefEncoder[ParticleBelief]):
         carried = log_w if self.resample is None else log_w.detach()
         return Update(ParticleBelief(h, carried), feature, loss, tree.detach(info))
 
-    def _select(
+    def select(
         self, prev: ParticleBelief, generator: torch.Generator
     ) -> tuple[ParticleBelief, Int[Tensor, "N K"]]:
         """Particles and the log weights they start the step with, mean weight one (Eq. 15).
@@ -148,3 +172,83 @@ class ParticleEncoder(BeliefEncoder[ParticleBelief]):
         # Ancestor indices are discrete; as in AESMC their score term is dropped.
         ancestors = self.resample(prev.log_w, u)
         return ParticleBelief(smc.take(prev.h, ancestors), torch.zeros_like(prev.log_w)), ancestors
+
+    def recorder(self) -> Recorder[ParticleBelief] | None:
+        """Without resampling the weights, too, would have to be walked back through time."""
+        if self.resample is None or not isinstance(self.model, VRNN):
+            return None
+        return ParticleRecorder(self, self.model)
+
+
+class SegmentWeights(NamedTuple):
+    """Copies that the gradients of later segments pass through."""
+
+    embed_action: dict[str, Tensor]
+    embed_obs: dict[str, Tensor]
+    move: MoveWeights
+
+
+class Record(NamedTuple):
+    """One step."""
+
+    ancestors: Int[Tensor, "*T N K"]
+    moved: Moved
+    tape: MoveTape
+
+
+class ParticleRecorder(Recorder[ParticleBelief]):
+    """`ParticleEncoder` with the moves of particles recorded (models.replay)."""
+
+    def __init__(self, encoder: ParticleEncoder, model: VRNN) -> None:
+        self.encoder = encoder
+        self.model = model
+
+    def weights(self) -> SegmentWeights:
+        model = self.model
+        return SegmentWeights(
+            copies(model.embed_action), copies(model.embed_obs), model.move_weights()
+        )
+
+    def step(
+        self,
+        weights: SegmentWeights,
+        belief: ParticleBelief,
+        a_tm1: Float[Tensor, "N A"],
+        o_t: Float[Tensor, "N *obs"],
+        generator: torch.Generator,
+    ) -> tuple[Update, Record]:
+        model, w = self.model, weights.move
+        a, x = model.embed_action(a_tm1), model.embed_obs(o_t)
+        prev, ancestors = self.encoder.select(belief, generator)  # Eq. 15
+        context = F.linear(torch.cat([x, a], -1), w.context, w.context_bias)
+        shape = (*ancestors.shape, w.embed.shape[1])
+        eps = torch.randn(shape, generator=generator, device=prev.h.device)
+        moved, tape = move(w, model.min_var, context, prev.h, eps)
+        update = self.encoder.weigh(moved, eps, prev.log_w, a, o_t, ancestors)
+        return update, Record(ancestors, moved, tape)
+
+    def replay(
+        self,
+        weights: SegmentWeights,
+        belief: ParticleBelief,
+        inputs: Inputs,
+        records: Sequence[Record],
+    ) -> Replayed:
+        model, w = self.model, weights.move
+        a = functional_call(model.embed_action, weights.embed_action, (inputs.a_tm1,))
+        x = functional_call(model.embed_obs, weights.embed_obs, (inputs.o_t,))
+        context = F.linear(torch.cat([x, a], -1), w.context, w.context_bias)
+        ancestors, recorded, tape = tree.stack(records)
+        moved, h_out = replay(w, belief.h, context, inputs.first, ancestors, recorded, tape)
+
+        def rows(steps: Tensor) -> Tensor:  # T, N, ... -> T*N, ...: time does not matter here
+            return steps.flatten(0, 1)
+
+        equal = tape.eps.new_zeros(rows(ancestors).shape)
+        up = self.encoder.weigh(
+            tree.tree_map(rows, moved), rows(tape.eps), equal, rows(a), rows(inputs.o_t),
+            rows(ancestors),
+        )  # fmt: skip
+        steps = ancestors.shape[:2]
+        last = ParticleBelief(h_out, up.belief.log_w.unflatten(0, steps)[-1])
+        return Replayed(last, up.feature.unflatten(0, steps), up.loss.unflatten(0, steps))

@@ -40,6 +40,7 @@ class GymWorlds:
         self.device = torch.device(device)
         self.seed = seed
         self.restarts = 0
+        self.cut = False
         self._bounds = None
         if isinstance(envs.single_action_space, gym.spaces.Box):
             self._bounds = envs.single_action_space.low, envs.single_action_space.high
@@ -65,6 +66,7 @@ class GymWorlds:
         if self._bounds is not None:
             given = given.clip(*self._bounds)
         obs, reward, terminated, truncated, info = self.envs.step(given)
+        self.cut = bool((truncated & ~terminated).any())
         final_obs = np.array(obs, np.float32)
         for row in np.flatnonzero(terminated | truncated):
             final_obs[row] = info["final_obs"][row]

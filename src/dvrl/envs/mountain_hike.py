@@ -24,6 +24,7 @@ Differences from the paper
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -88,6 +89,9 @@ class MountainHike:
         self.reached = self.position
         """Where the last step led, before ended episodes restarted."""
         self.age: Int[Tensor, " N"] = torch.zeros(n, dtype=torch.long, device=device)
+        self.ages = np.zeros(n, int)
+        """The same on the host, so that nobody has to ask the device when episodes end."""
+        self.cut = False
 
     def noise(self) -> HikeNoise:
         """Fresh noise for one step."""
@@ -98,6 +102,7 @@ class MountainHike:
         noise = self.noise() if noise is None else noise
         self.position = self.reached = self.centre + noise.start
         self.age = torch.zeros_like(self.age)
+        self.ages[:], self.cut = 0, False
         return self.position + self.sigma * noise.look_start
 
     def step(self, action: Float[Tensor, "N 2"], noise: HikeNoise | None = None) -> Step:
@@ -106,6 +111,9 @@ class MountainHike:
         reward = reward_map(reached) - ACTION_COST * action.norm(dim=-1)
         final_obs = reached + self.sigma * noise.look
         truncated = self.age + 1 == STEPS
+
+        self.ages = (self.ages + 1) % STEPS
+        self.cut = bool((self.ages == 0).any())
 
         over = truncated[:, None]
         self.position = torch.where(over, self.centre + noise.start, reached)
@@ -123,4 +131,5 @@ class MountainHike:
     def restore(self, state: dict[str, Tensor]) -> None:
         self.position = self.reached = state["position"].to(self.position)
         self.age = state["age"].to(self.age)
+        self.ages, self.cut = state["age"].cpu().numpy().copy(), False
         self.generator.set_state(state["generator"])

@@ -29,6 +29,9 @@ class Worlds(Protocol):
     exact_resume: bool
     """Whether `restore` continues every episode where `state` was taken; else reset after it."""
 
+    cut: bool
+    """Whether the last step cut an episode: the host's own knowledge, no question to a device."""
+
     def reset(self) -> Float[Tensor, "N *obs"]:
         """Begin anew everywhere."""
         ...

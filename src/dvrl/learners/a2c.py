@@ -12,7 +12,7 @@ from dvrl.agents.actor_critic import ActorCritic
 from dvrl.core import losses, tree
 from dvrl.envs.worlds import Worlds
 from dvrl.learners.config import A2CConfig
-from dvrl.rollout.segment import Act, Carry, Outcome, Segment, collect
+from dvrl.rollout.segment import Act, Carry, Outcome, Segment, collect, record
 
 
 def build_optimiser(config: A2CConfig, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
@@ -32,6 +32,8 @@ class A2C:
         self.agent = agent
         self.worlds = worlds
         self.generator = generator
+        # Old activations under new weights are autograd's own doing: no short way there.
+        self.recorder = agent.encoder.recorder() if config.window == "clones" else None
         self.parameters = list(agent.parameters())
         # `.data` shares storage but not the version counter: steps on it leave a retained graph
         # runnable, with new weights under old activations ("stale").
@@ -63,14 +65,7 @@ class A2C:
         self, carry: Carry, retain_graph: bool
     ) -> tuple[Carry, Segment, dict[str, Float[Tensor, ""]]]:
         """One update (Alg. 3): n_s steps of experience, their loss, one optimiser step."""
-        segment, carry = collect(
-            self.agent,
-            self.act(),
-            self.worlds,
-            carry,
-            self.config.n_steps,
-            self.config.bootstrap_cuts,
-        )
+        segment, carry = self.experience(carry)
         terms = self.terms(segment)
         total = losses.combine(terms, self.config.weights)
         norm = self.optimise(total, retain_graph)
@@ -81,6 +76,16 @@ class A2C:
         metrics |= {"value": segment.value.detach().mean()}
         metrics |= type(segment.infos[0]).metrics(segment.infos)
         return carry, segment, metrics
+
+    def experience(self, carry: Carry) -> tuple[Segment, Carry]:
+        """n_s steps in every world, by the shorter way where the encoder knows one."""
+        c = self.config
+        if self.recorder is not None:
+            return record(
+                self.agent, self.recorder, self.worlds, carry, c.n_steps, c.bootstrap_cuts,
+                self.generator,
+            )  # fmt: skip
+        return collect(self.agent, self.act(), self.worlds, carry, c.n_steps, c.bootstrap_cuts)
 
     def act(self) -> Act:
         """The agent on parameters that stay as they are while the window is open."""

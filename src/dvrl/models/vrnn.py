@@ -13,7 +13,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dvrl.core.laws import Gaussian
-from dvrl.nets.layers import ContextGRUCell, ContextLinear, GaussianHead, linear, mlp
+from dvrl.models.replay import MoveWeights
+from dvrl.nets.layers import (
+    ContextGRUCell,
+    ContextLinear,
+    GaussianHead,
+    linear,
+    mlp,
+    new_gate_first,
+)
 
 
 class GenerativeModel(nn.Module, ABC):
@@ -61,6 +69,7 @@ class VRNN(GenerativeModel):
         self.embed_obs = mlp(obs_dim, [embed_dim, embed_dim])  # phi^o
         self.embed_action = mlp(action_dim, [embed_dim])  # phi^a
         self.embed_latent = mlp(z_dim, [h_dim])  # phi^z
+        self.min_var = min_var
         self._proposal = ContextLinear(h_dim, x_dim + a_dim, h_dim)
         self._proposal_head = GaussianHead(h_dim, z_dim, min_var)
         self._prior = ContextLinear(h_dim, a_dim, h_dim)
@@ -93,3 +102,21 @@ class VRNN(GenerativeModel):
         x: Float[Tensor, "N X"],
     ) -> Float[Tensor, "N K H"]:
         return self._transition(e, torch.cat([x, a], -1), h_tm1)
+
+    def move_weights(self) -> MoveWeights:
+        """Proposal, phi^z and transition, copied and packed for `models.replay`."""
+        q, head, cell = self._proposal, self._proposal_head, self._transition
+        embed = self.embed_latent[0]
+        w_own, w_context = cell.weight_ih.split(cell.split, 1)
+        q_own, q_context = q.weight.split(q.split, 1)
+        return MoveWeights(
+            context=torch.cat([new_gate_first(w_context), q_context]),
+            context_bias=torch.cat([new_gate_first(cell.bias_ih), torch.zeros_like(q.bias)]),
+            state=torch.cat([cell.weight_hh, q_own]),
+            state_bias=torch.cat([cell.bias_hh, q.bias]),
+            head=torch.cat([head.mean.weight, head.var.weight]),
+            head_bias=torch.cat([head.mean.bias, head.var.bias]),
+            embed=embed.weight.clone(),
+            embed_bias=embed.bias.clone(),
+            gates=new_gate_first(w_own),
+        )

@@ -27,7 +27,7 @@ class PolicyHead(nn.Module, ABC):
     action_dim: int
 
     @abstractmethod
-    def law(self, feature: Float[Tensor, "N F"]) -> Gaussian | Categorical:
+    def law(self, feature: Float[Tensor, "*B F"]) -> Gaussian | Categorical:
         """The law over actions."""
 
     @abstractmethod
@@ -65,7 +65,7 @@ class GaussianPolicy(PolicyHead):
             self.mean.weight.mul_(0.01)
         self.log_std = nn.Parameter(torch.full((action_dim,), initial_std).log())
 
-    def law(self, feature: Float[Tensor, "N F"]) -> Gaussian:
+    def law(self, feature: Float[Tensor, "*B F"]) -> Gaussian:
         mean = self.mean(feature)
         if self.mean_bound is not None:
             mean = shorten(mean, self.mean_bound)
@@ -93,7 +93,7 @@ class CategoricalPolicy(PolicyHead):
         self.action_dim = n_actions
         self.logits = linear(feature_dim, n_actions)
 
-    def law(self, feature: Float[Tensor, "N F"]) -> Categorical:
+    def law(self, feature: Float[Tensor, "*B F"]) -> Categorical:
         return Categorical(self.logits(feature))
 
     def sample(self, law: Categorical, generator: torch.Generator) -> Tensor:

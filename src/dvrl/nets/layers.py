@@ -94,6 +94,17 @@ def gru_step(
     return new + keep * (h - new)
 
 
+def new_gate_first(gates: Float[Tensor, "G *D"]) -> Float[Tensor, "G *D"]:
+    """Rows (r, u, n) of a GRU's weight or bias as (n, r, u), the order of core.gru's inputs."""
+    r, u, n = gates.chunk(3)
+    return torch.cat([n, r, u])
+
+
+def copies(module: nn.Module) -> dict[str, Tensor]:
+    """The parameters as they are now, for `functional_call`; gradients reach the parameters."""
+    return {name: p.clone() for name, p in module.named_parameters()}
+
+
 class GaussianHead(nn.Module):
     """Two linear heads: mean, and variance through softplus, never below `min_var`."""
 

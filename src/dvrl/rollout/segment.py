@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dvrl.agents.actor_critic import ActorCritic, Decision
 from dvrl.core import tree
-from dvrl.encoders.base import Info
+from dvrl.encoders.base import Info, Inputs, Recorder
 from dvrl.envs.worlds import Step, Worlds
 
 Act = Callable[[tuple, Float[Tensor, "N A"], Float[Tensor, "N *obs"]], Decision]
@@ -38,6 +38,8 @@ class Segment(NamedTuple):
     model_loss: Float[Tensor, "T N"]
     v_boot: Float[Tensor, " N"]
     """Value of the observation behind the segment."""
+    first: Bool[Tensor, "T N"]
+    """Where a step was the first of its episode."""
     infos: Sequence[Info]
 
     @property
@@ -84,22 +86,30 @@ def advance(
 
 
 def collect(
-    agent: ActorCritic, act: Act, worlds: Worlds, carry: Carry, n_steps: int, bootstrap_cuts: bool
+    agent: ActorCritic,
+    act: Act,
+    worlds: Worlds,
+    carry: Carry,
+    n_steps: int,
+    bootstrap_cuts: bool,
+    look: Act | None = None,
 ) -> tuple[Segment, Carry]:
     """`n_steps` of acting; `act` is the agent with the parameters the gradient should reach.
 
     With `bootstrap_cuts` a time limit is a cut: the value of the last observation stands for what
-    would have followed. Otherwise it is an end like any other (the paper's choice).
+    would have followed. Otherwise it is an end like any other (the paper's choice). Values that
+    serve as targets come from `look`, by default `act`.
     """
-    rows, infos = [], []
+    look = look or act
+    rows, infos, firsts = [], [], []
     for _ in range(n_steps):
+        firsts.append(carry.first)
         decision, step, carry = advance(agent, act, worlds, carry)
         v_end = torch.zeros_like(step.reward)
-        cut = step.truncated & ~step.terminated
-        if bootstrap_cuts and cut.any():
+        if bootstrap_cuts and worlds.cut:
             with torch.no_grad():  # a target, not a prediction: Eq. 8's V^-
-                v_last = act(decision.belief, decision.a_t, step.final_obs).value
-            v_end = torch.where(cut, v_last, v_end)
+                v_last = look(decision.belief, decision.a_t, step.final_obs).value
+            v_end = torch.where(step.truncated & ~step.terminated, v_last, v_end)
         rows.append(
             (
                 *(step.reward, step.terminated, step.truncated, v_end),
@@ -109,6 +119,65 @@ def collect(
         infos.append(decision.info)
     carry_boot = begin(agent, carry)
     with torch.no_grad():  # a target, not a prediction: Eq. 8's V^-
-        v_boot = act(carry_boot.belief, carry_boot.a_tm1, carry_boot.o_t).value
+        v_boot = look(carry_boot.belief, carry_boot.a_tm1, carry_boot.o_t).value
     columns = [torch.stack(column) for column in zip(*rows, strict=True)]
-    return Segment(*columns, v_boot=v_boot, infos=infos), carry
+    return Segment(*columns, v_boot=v_boot, first=torch.stack(firsts), infos=infos), carry
+
+
+def record(
+    agent: ActorCritic,
+    recorder: Recorder,
+    worlds: Worlds,
+    carry: Carry,
+    n_steps: int,
+    bootstrap_cuts: bool,
+    generator: torch.Generator,
+) -> tuple[Segment, Carry]:
+    """`collect` by an encoder that acts first and derives later: the same gradients, sooner."""
+    tape = Tape(agent, recorder, generator)
+    with torch.no_grad():
+        segment, after = collect(
+            agent, tape.act, worlds, carry, n_steps, bootstrap_cuts, look=tape.look
+        )
+    steps, belief = tape.replay(segment, carry.belief)
+    return steps, after._replace(belief=belief)
+
+
+class Tape:
+    """An agent that remembers what it did."""
+
+    def __init__(self, agent: ActorCritic, recorder: Recorder, generator: torch.Generator) -> None:
+        self.agent = agent
+        self.recorder = recorder
+        self.generator = generator
+        self.weights = recorder.weights()
+        self.taken: list[tuple[Tensor, Tensor, Tensor, tuple]] = []
+
+    def act(
+        self, belief: tuple, a_tm1: Float[Tensor, "N A"], o_t: Float[Tensor, "N *obs"]
+    ) -> Decision:
+        decision, record = self._decide(belief, a_tm1, o_t)
+        self.taken.append((a_tm1, o_t, decision.action, record))
+        return decision
+
+    def look(
+        self, belief: tuple, a_tm1: Float[Tensor, "N A"], o_t: Float[Tensor, "N *obs"]
+    ) -> Decision:
+        """Act without remembering."""
+        return self._decide(belief, a_tm1, o_t)[0]
+
+    def _decide(self, belief: tuple, a_tm1: Tensor, o_t: Tensor) -> tuple[Decision, tuple]:
+        update, record = self.recorder.step(self.weights, belief, a_tm1, o_t, self.generator)
+        return self.agent.decide(update, self.generator), record
+
+    def replay(self, segment: Segment, belief: tuple) -> tuple[Segment, tuple]:
+        """The segment, and the belief it ended with, as functions of `belief` and parameters."""
+        *given, records = zip(*self.taken, strict=True)
+        a_tm1, o_t, action = map(torch.stack, given)
+        inputs = Inputs(segment.first, a_tm1, o_t)
+        replayed = self.recorder.replay(self.weights, belief, inputs, records)
+        log_prob, entropy, value = self.agent.judge(replayed.feature, action)
+        judged = segment._replace(
+            log_prob=log_prob, entropy=entropy, value=value, model_loss=replayed.loss
+        )
+        return judged, replayed.belief

@@ -1,0 +1,182 @@
+"""The recurrent part of the model - propose z, embed it, move h - recorded now, derived later.
+
+Acting through a segment needs values only; its gradient is asked for once all of it is known. Then
+everything that does not wait for its predecessor (embeddings, prior, decoder, summary, weights'
+gradients) is done for all T steps at once, and only h_{t-1} -> z_t -> h_t is walked step by step.
+Derived by hand, this walk is four matrix products a step, where autograd would make dozens of
+small operations. `ParticleEncoder.update` is the specification; tests hold the two together.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from dvrl.core import gru, tree
+from dvrl.core.laws import Gaussian
+
+
+class MoveWeights(NamedTuple):
+    """Copies of the parameters that move particles, packed so that one product does many; being
+    copies they survive the optimiser's steps while a gradient window is open. G = 3H + Q."""
+
+    context: Float[Tensor, "G C"]
+    """[x, a] -> GRU input gates (n, r, u) and the proposal's hidden layer."""
+    context_bias: Float[Tensor, " G"]
+    state: Float[Tensor, "G H"]
+    """h -> GRU state gates (r, u, n) and the proposal's hidden layer."""
+    state_bias: Float[Tensor, " G"]
+    head: Float[Tensor, "Z2 Q"]
+    """The proposal's hidden layer -> mean and raw variance."""
+    head_bias: Float[Tensor, " Z2"]
+    embed: Float[Tensor, "E Z"]
+    """phi^z."""
+    embed_bias: Float[Tensor, " E"]
+    gates: Float[Tensor, "G3 E"]
+    """phi^z(z) -> GRU input gates (n, r, u)."""
+
+
+class Moved(NamedTuple):
+    """What weighing and summarising need of a move."""
+
+    h_tm1: Float[Tensor, "*T N K H"]
+    var: Float[Tensor, "*T N K Z"]
+    """Of the proposal."""
+    z: Float[Tensor, "*T N K Z"]
+    e: Float[Tensor, "*T N K E"]
+    """phi^z(z)."""
+    h: Float[Tensor, "*T N K H"]
+
+
+class MoveTape(NamedTuple):
+    """What only the way back needs."""
+
+    eps: Float[Tensor, "*T N K Z"]
+    hidden: Float[Tensor, "*T N K Q"]
+    raw: Float[Tensor, "*T N K Z"]
+    """The proposal's variance before softplus."""
+    gru: gru.GruTape
+
+
+def move(
+    w: MoveWeights,
+    min_var: float,
+    context: Float[Tensor, "N G"],
+    h_tm1: Float[Tensor, "N K H"],
+    eps: Float[Tensor, "N K Z"],
+) -> tuple[Moved, MoveTape]:
+    """z_t from the proposal, h_t by the transition."""
+    gates = 3 * h_tm1.shape[-1]
+    of_state = F.linear(h_tm1, w.state, w.state_bias)
+    hidden = torch.relu(of_state[..., gates:] + context[:, None, gates:])
+    mean, raw = F.linear(hidden, w.head, w.head_bias).chunk(2, -1)
+    var = F.softplus(raw) + min_var
+    z = Gaussian(mean, var).sample(eps)  # Eq. 16
+    e = torch.relu(F.linear(z, w.embed, w.embed_bias))
+    of_input = F.linear(e, w.gates) + context[:, None, :gates]
+    h, tape = gru.step(of_input, of_state[..., :gates], h_tm1)  # Eq. 17
+    return Moved(h_tm1, var, z, e, h), MoveTape(eps, hidden, raw, tape)
+
+
+def replay(
+    w: MoveWeights,
+    h_in: Float[Tensor, "N K H"],
+    context: Float[Tensor, "T N G"],
+    first: Bool[Tensor, "T N"],
+    ancestors: Int[Tensor, "T N K"],
+    moved: Moved,
+    tape: MoveTape,
+) -> tuple[Moved, Float[Tensor, "N K H"]]:
+    """The recorded moves as functions of `h_in`, `context` and `w`; and the last h on its own.
+
+    Where an episode began (`first`), no gradient flows into the one before.
+    """
+    *values, h_out = _Replay.apply(
+        first, ancestors, moved, tape, h_in, context, w.state, w.state_bias, w.head, w.head_bias,
+        w.embed, w.embed_bias, w.gates,
+    )  # fmt: skip
+    return Moved(*values), h_out
+
+
+class _Slopes(NamedTuple):
+    """Derivatives of every recorded step, computed once and used by every update of the window."""
+
+    gru: gru.GruSlopes
+    hidden: Float[Tensor, "T N K Q"]
+    e: Float[Tensor, "T N K E"]
+    var: Float[Tensor, "T N K Z"]
+    """d var / d raw."""
+    z: Float[Tensor, "T N K Z"]
+    """d z / d raw."""
+
+
+class _Replay(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, first: Tensor, ancestors: Tensor, moved: Moved, tape: MoveTape, *inputs: Tensor
+    ) -> tuple[Tensor, ...]:
+        _, _, state, _, head, _, embed, _, gates = inputs
+        ctx.set_materialize_grads(False)
+        ctx.first, ctx.ancestors, ctx.moved, ctx.tape = first, ancestors, moved, tape
+        ctx.weights = state, head, embed, gates
+        d_var = torch.sigmoid(tape.raw)
+        ctx.slopes = _Slopes(
+            gru.slopes(tape.gru, moved.h_tm1),
+            (tape.hidden > 0).to(tape.hidden),
+            (moved.e > 0).to(moved.e),
+            d_var,
+            d_var * tape.eps / (2 * moved.var.sqrt()),
+        )
+        return tuple(x.detach() for x in (*moved, moved.h[-1]))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+        moved, tape = ctx.moved, ctx.tape
+        w_state, w_head, w_embed, w_gates = ctx.weights
+        d_htm1, d_var, d_z, d_e, d_h, d_out = grads
+        (steps, n, k, size), z_dim = moved.h.shape, moved.z.shape[-1]
+
+        g_gates = moved.h.new_empty(steps, n, k, 4 * size + tape.hidden.shape[-1])
+        g_head = moved.h.new_empty(steps, n, k, 2 * z_dim)
+        g_e = torch.empty_like(moved.e)
+        flow = torch.zeros_like(moved.h[-1]) if d_out is None else d_out  # from later steps
+        for t in reversed(range(steps)):
+            slope = tree.at(ctx.slopes, t)
+            d = _sum(flow, d_h, t)
+            bypass = gru.step_backward(d, slope.gru, g_gates[t, ..., : 4 * size])
+            d = _sum(g_gates[t, ..., : 3 * size] @ w_gates, d_e, t)
+            torch.mul(d, slope.e, out=g_e[t])
+            d = _sum(g_e[t] @ w_embed, d_z, t)
+            torch.mul(d, slope.z, out=g_head[t, ..., z_dim:])
+            g_head[t, ..., :z_dim] = d
+            if d_var is not None:
+                g_head[t, ..., z_dim:].addcmul_(d_var[t], slope.var)
+            torch.mul(g_head[t] @ w_head, slope.hidden, out=g_gates[t, ..., 4 * size :])
+            d = _sum(bypass + g_gates[t, ..., size:] @ w_state, d_htm1, t)
+            flow = _to_ancestors(d, ctx.ancestors[t])
+            flow = flow.masked_fill(ctx.first[t, :, None, None], 0.0)
+
+        g_state = g_gates[..., size:].flatten(0, 2)
+        g_input = torch.cat([g_gates[..., : 3 * size], g_gates[..., 4 * size :]], -1).sum(2)
+        g_head, g_e = g_head.flatten(0, 2), g_e.flatten(0, 2)
+        return (
+            None, None, None, None, flow, g_input,
+            g_state.t() @ moved.h_tm1.flatten(0, 2), g_state.sum(0),
+            g_head.t() @ tape.hidden.flatten(0, 2), g_head.sum(0),
+            g_e.t() @ moved.z.flatten(0, 2), g_e.sum(0),
+            g_gates[..., : 3 * size].flatten(0, 2).t() @ moved.e.flatten(0, 2),
+        )  # fmt: skip
+
+
+def _sum(flow: Tensor, injected: Tensor | None, t: int) -> Tensor:
+    """The gradient that came through time, and that of this step's own loss, if it has one."""
+    return flow if injected is None else flow + injected[t]
+
+
+def _to_ancestors(d: Tensor, ancestors: Tensor) -> Tensor:
+    """Gradients of offspring, added up at their ancestors: always in the same order."""
+    k = ancestors.shape[-1]
+    chosen = ancestors[..., None] == torch.arange(k, device=d.device)  # N, K offspring, K ancestors
+    return chosen.to(d).transpose(1, 2) @ d
