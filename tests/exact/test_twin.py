@@ -7,6 +7,7 @@ double precision the two may differ by rounding alone.
 import ast
 import importlib.util
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -168,24 +169,9 @@ def copy_weights(agent: nn.Module, other: nn.Module) -> None:
             theirs[PARAMETERS[name]].copy_(p)
 
 
-def watch_optimiser(monkeypatch: pytest.MonkeyPatch, agent: nn.Module) -> list[tuple[dict, dict]]:
-    """Weights and gradients by name, noted whenever a gradient is about to be clipped."""
-    noted: list[tuple[dict, dict]] = []
-    clip = nn.utils.clip_grad_norm_
-
-    def note_and_clip(parameters, max_norm):
-        assert max_norm == 0.5
-        named = dict(agent.named_parameters())
-        noted.append(
-            (
-                {name: p.detach().clone() for name, p in named.items()},
-                {name: p.grad.clone() for name, p in named.items()},
-            )
-        )
-        return clip(parameters, max_norm)
-
-    monkeypatch.setattr(nn.utils, "clip_grad_norm_", note_and_clip)
-    return noted
+def named(agent: nn.Module, tensors: Iterable[Tensor]) -> dict[str, Tensor]:
+    names = [name for name, _ in agent.named_parameters()]
+    return {name: t.detach().clone() for name, t in zip(names, tensors, strict=True)}
 
 
 def run_package(learner: A2C) -> list[Record]:
@@ -198,8 +184,14 @@ def run_package(learner: A2C) -> list[Record]:
         sums.append(({name: term.detach() for name, term in terms.items()}, total.detach()))
         return total
 
+    agent, noted, step = learner.agent, [], learner.optimiser.step
+
+    def note_and_step(gradients):
+        noted.append((named(agent, agent.parameters()), named(agent, gradients)))
+        return step(gradients)
+
     with pytest.MonkeyPatch.context() as monkeypatch:
-        noted = watch_optimiser(monkeypatch, learner.agent)
+        monkeypatch.setattr(learner.optimiser, "step", note_and_step)
         monkeypatch.setattr(losses, "combine", note_and_combine)
         carry = start(learner.agent, learner.worlds)
         learner.worlds.restore(learner.worlds.state() | {"age": torch.tensor(AGES)})
@@ -215,9 +207,16 @@ def run_twin(config: Any, agent: nn.Module, seed: int) -> list[Record]:
     worlds.age = torch.tensor(AGES)
     generator = torch.Generator().manual_seed(seed)
     names = ("policy", "entropy", "value", "elbo")
-    sums = []
+    sums, noted, clip = [], [], nn.utils.clip_grad_norm_
+
+    def note_and_clip(parameters, max_norm):
+        assert max_norm == 0.5
+        gradients = [p.grad for p in agent.parameters()]
+        noted.append((named(agent, agent.parameters()), named(agent, gradients)))
+        return clip(parameters, max_norm)
+
     with pytest.MonkeyPatch.context() as monkeypatch:
-        noted = watch_optimiser(monkeypatch, agent)
+        monkeypatch.setattr(nn.utils, "clip_grad_norm_", note_and_clip)
         for terms, total in islice(twin.train(config, agent, worlds, generator), UPDATES):
             values = dict(zip(names, (term.detach() for term in terms), strict=True))
             sums.append((values, total.detach()))

@@ -37,11 +37,13 @@ class Recorder(A2C):
     def __init__(self, *args) -> None:
         super().__init__(*args)
         self.gradients: list[list[torch.Tensor]] = []
+        step = self.optimiser.step
 
-    def optimise(self, total, retain_graph):
-        norm = super().optimise(total, retain_graph)
-        self.gradients.append([p.grad.clone() for p in self.parameters])
-        return norm
+        def note_and_step(gradients):
+            self.gradients.append(list(gradients))
+            return step(gradients)
+
+        self.optimiser.step = note_and_step
 
 
 @pytest.fixture(autouse=True)

@@ -1,25 +1,18 @@
 """n-step A2C with a gradient window n_g apart from n_s (paper Sec. 3.1, 3.4, Alg. 3)."""
 
-from collections.abc import Iterable
 from functools import partial
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
 from dvrl.agents.actor_critic import ActorCritic
 from dvrl.core import losses, tree
 from dvrl.envs.worlds import Worlds
 from dvrl.learners.config import A2CConfig
+from dvrl.learners.optimiser import Optimiser
 from dvrl.rollout.segment import Act, Carry, Outcome, Segment, collect, record
-
-
-def build_optimiser(config: A2CConfig, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-    """The paper's RMSProp, or Adam."""
-    if config.optimiser == "adam":
-        return torch.optim.Adam(parameters, config.lr, eps=1e-5)
-    return torch.optim.RMSprop(parameters, config.lr, alpha=0.99, eps=1e-5)
 
 
 class A2C:
@@ -35,16 +28,11 @@ class A2C:
         # Old activations under new weights are autograd's own doing: no short way there.
         self.recorder = agent.encoder.recorder() if config.window == "clones" else None
         self.parameters = list(agent.parameters())
-        # `.data` shares storage but not the version counter: steps on it leave a retained graph
-        # runnable, with new weights under old activations ("stale").
-        owned = [p.data for p in self.parameters] if config.window == "stale" else self.parameters
-        self.stepped = owned
-        self.optimiser = build_optimiser(config, owned)
+        self.optimiser = Optimiser(config, self.parameters)
 
     def set_lr(self, lr: float) -> None:
         """The learning rate of the updates to come."""
-        for group in self.optimiser.param_groups:
-            group["lr"] = lr
+        self.optimiser.lr.fill_(lr)
 
     def window(self, carry: Carry) -> tuple[Carry, list[Outcome], dict[str, Float[Tensor, ""]]]:
         """n_g / n_s updates whose gradients reach back to the window's first step.
@@ -122,12 +110,7 @@ class A2C:
         A gradient that is not a number (a particle's density overflowed) changes nothing: the
         update counts as skipped.
         """
-        for p in self.parameters:
-            p.grad = None
-        total.backward(retain_graph=retain_graph)
-        norm = nn.utils.clip_grad_norm_(self.parameters, self.config.clip_norm)
-        for owned, p in zip(self.stepped, self.parameters, strict=True):
-            owned.grad = p.grad
-        if norm.isfinite():
-            self.optimiser.step()
-        return norm
+        gradients = torch.autograd.grad(
+            total, self.parameters, retain_graph=retain_graph, materialize_grads=True
+        )
+        return self.optimiser.step(gradients)

@@ -4,7 +4,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from dvrl.core import tree
 from dvrl.learners.a2c import A2C
@@ -94,20 +93,14 @@ class Trainer:
             "meter.ret": torch.from_numpy(self.meter.ret.copy()),
             "meter.length": torch.from_numpy(self.meter.length.copy()),
         }
-        slots = self.learner.optimiser.state_dict()["state"]
-        optimiser = {f"{i}.{name}": t for i, slot in slots.items() for name, t in slot.items()}
         numbers = {"steps": self.steps} | numbers
-        return Checkpoint(self.agent.state_dict(), optimiser, state, numbers)
+        slots = self.learner.optimiser.slots
+        return Checkpoint(self.agent.state_dict(), slots, state, numbers)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint of the same config."""
         self.agent.load_state_dict(checkpoint.weights)
-        self.learner.optimiser.load_state_dict(
-            {
-                "state": _nested(checkpoint.optimiser),
-                "param_groups": self.learner.optimiser.state_dict()["param_groups"],
-            }
-        )
+        self.learner.optimiser.load(checkpoint.optimiser)
         state = checkpoint.state
         self.generator.set_state(state["generator"])
         self.worlds.restore(
@@ -120,11 +113,3 @@ class Trainer:
         else:
             self.carry = start(self.agent, self.worlds)
         self.steps = checkpoint.numbers["steps"]
-
-
-def _nested(named: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:
-    slots: dict[int, dict[str, Tensor]] = {}
-    for key, tensor in named.items():
-        index, name = key.split(".", 1)
-        slots.setdefault(int(index), {})[name] = tensor
-    return slots

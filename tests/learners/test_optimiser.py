@@ -1,0 +1,93 @@
+"""Our optimisers on one vector are torch's on many parameters."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from dvrl.learners.config import A2CConfig
+from dvrl.learners.optimiser import Optimiser
+
+SHAPES = [(3, 4), (5,), (), (2, 1, 2)]
+CONFIG = A2CConfig(lr=0.01, clip_norm=0.5)
+every_kind = pytest.mark.parametrize("kind", ["rmsprop", "adam"])
+
+
+def parameters() -> list[nn.Parameter]:
+    generator = torch.Generator().manual_seed(0)
+    return [nn.Parameter(torch.randn(s, generator=generator).double()) for s in SHAPES]
+
+
+def gradients(scale: float, seed: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [scale * torch.randn(s, generator=generator).double() for s in SHAPES]
+
+
+def theirs(kind: str, params: list[nn.Parameter]) -> torch.optim.Optimizer:
+    if kind == "adam":
+        return torch.optim.Adam(params, CONFIG.lr, eps=1e-5)
+    return torch.optim.RMSprop(params, CONFIG.lr, alpha=0.99, eps=1e-5)
+
+
+@every_kind
+def test_steps_are_those_of_torch_with_and_without_clipping(kind):
+    mine, other = parameters(), parameters()
+    optimiser = Optimiser(replace(CONFIG, optimiser=kind), mine)
+    reference = theirs(kind, other)
+    clipped = []
+    for i, scale in enumerate([1.0, 0.01, 100.0, 0.01, 1.0]):
+        for p, g in zip(other, gradients(scale, i), strict=True):
+            p.grad = g
+        want = nn.utils.clip_grad_norm_(other, CONFIG.clip_norm)
+        reference.step()
+        norm = optimiser.step(gradients(scale, i))
+        torch.testing.assert_close(norm, want)
+        clipped.append(bool(norm > CONFIG.clip_norm))
+        for a, b in zip(mine, other, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+    assert set(clipped) == {True, False}
+
+
+@every_kind
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_gradient_that_is_no_number_leaves_no_mark(kind, bad):
+    """The steps after it are those of a run that never met it."""
+    one, two = parameters(), parameters()
+    met, spared = (Optimiser(replace(CONFIG, optimiser=kind), p) for p in (one, two))
+    met.step(gradients(1.0, 0))
+    spared.step(gradients(1.0, 0))
+    spoiled = gradients(1.0, 1)
+    spoiled[0][1, 2] = bad
+    assert not met.step(spoiled).isfinite()
+    met.step(gradients(1.0, 2))
+    spared.step(gradients(1.0, 2))
+    assert all(map(torch.equal, one, two))
+    assert all(torch.equal(met.slots[name], spared.slots[name]) for name in met.slots)
+
+
+@every_kind
+def test_the_learning_rate_may_change_between_steps(kind):
+    params = parameters()
+    optimiser = Optimiser(replace(CONFIG, optimiser=kind), params)
+    optimiser.lr.fill_(0.0)
+    before = [p.detach().clone() for p in params]
+    optimiser.step(gradients(1.0, 0))
+    assert all(map(torch.equal, params, before))
+    optimiser.lr.fill_(0.1)
+    optimiser.step(gradients(1.0, 1))
+    assert not any(map(torch.equal, params, before))
+
+
+@every_kind
+def test_slots_taken_up_continue_as_if_nothing_had_happened(kind):
+    one, two = parameters(), parameters()
+    first = Optimiser(replace(CONFIG, optimiser=kind), one)
+    first.step(gradients(1.0, 0))
+    second = Optimiser(replace(CONFIG, optimiser=kind), two)
+    for p, source in zip(two, one, strict=True):
+        p.data.copy_(source)
+    second.load({name: slot.clone() for name, slot in first.slots.items()})
+    first.step(gradients(1.0, 1))
+    second.step(gradients(1.0, 1))
+    assert all(map(torch.equal, one, two))
