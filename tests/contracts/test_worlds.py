@@ -165,7 +165,7 @@ def test_in_a_run_the_agents_chance_is_not_the_worlds_chance():
         RunConfig(encoder=GruConfig(h_dim=8, embed_dim=8), learner=learner, seed=0),
         torch.device("cpu"),
     )
-    worlds, carry = trainer.worlds, trainer.carry
+    worlds, carry = trainer.worlds, trainer.engine.carry
     shaken, explored = [worlds.position - torch.tensor(START)], []
     with torch.no_grad():
         belief, a_tm1, o_t = carry.belief, carry.a_tm1, carry.o_t

@@ -93,7 +93,7 @@ def test_continuous_actions_are_drawn_from_the_law(generator):
     with torch.no_grad():
         policy.mean.bias.copy_(torch.tensor([1.0, -2.0]))
     law = policy.law(torch.zeros(n, 3))
-    drawn = policy.sample(law, generator)
+    drawn = policy.sample(law, policy.noise(len(law[0]), generator))
     assert not drawn.requires_grad
     error = 0.5 / math.sqrt(n)
     assert ((drawn.mean(0) - torch.tensor([1.0, -2.0])).abs() < 4 * error).all()
@@ -124,7 +124,9 @@ def test_discrete_actions_are_drawn_from_the_law(generator):
     with torch.no_grad():
         policy.logits.bias.copy_(torch.tensor([0.2, 0.5, 0.3]).log())
     law = policy.law(torch.zeros(n, 2))
-    frequency = torch.bincount(policy.sample(law, generator), minlength=3) / n
+    frequency = (
+        torch.bincount(policy.sample(law, policy.noise(len(law[0]), generator)), minlength=3) / n
+    )
     p = torch.tensor([0.2, 0.5, 0.3])
     assert ((frequency - p).abs() < 4 * (p * (1 - p) / n).sqrt()).all()
     assert (policy.mode(law) == 1).all()
@@ -141,6 +143,8 @@ def test_a_discrete_actions_code_is_one_hot_and_the_no_op_is_the_first_choice():
 @pytest.mark.parametrize("policy", [GaussianPolicy(3, 2, 1.0, 0.5), CategoricalPolicy(3, 2)])
 def test_one_state_of_chance_gives_one_action(policy):
     law = policy.law(torch.zeros(200, 3))
-    one, other = (policy.sample(law, torch.Generator().manual_seed(s)) for s in (1, 1))
-    assert torch.equal(one, other)
-    assert not torch.equal(one, policy.sample(law, torch.Generator().manual_seed(2)))
+    one, again, other = (
+        policy.sample(law, policy.noise(200, torch.Generator().manual_seed(s))) for s in (1, 1, 2)
+    )
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)

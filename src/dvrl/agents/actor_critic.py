@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dvrl.encoders.base import BeliefEncoder, Info, Update
+from dvrl.fuse import fusable
 from dvrl.nets.heads import PolicyHead
 from dvrl.nets.layers import linear
 
@@ -44,23 +45,22 @@ class ActorCritic(nn.Module):
         greedy: bool = False,
     ) -> Decision:
         """Update the belief, then draw an action, or take the likeliest one."""
-        return self.decide(self.encoder.update(belief, a_tm1, o_t, generator), generator, greedy)
+        up = self.encoder.update(belief, a_tm1, o_t, generator)
+        return self.decide(up, None if greedy else self.policy.noise(len(o_t), generator))
 
-    def decide(self, up: Update, generator: torch.Generator, greedy: bool = False) -> Decision:
-        """An action on an updated belief."""
-        law = self.policy.law(up.feature)
-        action = self.policy.mode(law) if greedy else self.policy.sample(law, generator)
-        return Decision(
-            belief=up.belief,
-            action=action,
-            a_t=self.policy.encode(action),
-            log_prob=law.log_prob(action),
-            entropy=law.entropy(),
-            value=self.value(up.feature)[..., 0],
-            model_loss=up.loss,
-            info=up.info,
-        )
+    def decide(self, up: Update, noise: Tensor | None) -> Decision:
+        """The action that `noise` draws on an updated belief; the likeliest one without."""
+        chosen = self._choose(up.feature, noise)
+        return Decision(up.belief, *chosen, up.loss, up.info)
 
+    @fusable
+    def _choose(self, feature: Float[Tensor, "N F"], noise: Tensor | None) -> tuple[Tensor, ...]:
+        law = self.policy.law(feature)
+        action = self.policy.mode(law) if noise is None else self.policy.sample(law, noise)
+        value = self.value(feature)[:, 0]
+        return action, self.policy.encode(action), law.log_prob(action), law.entropy(), value
+
+    @fusable
     def judge(
         self, feature: Float[Tensor, "T N F"], action: Tensor
     ) -> tuple[Float[Tensor, "T N"], Float[Tensor, "T N"], Float[Tensor, "T N"]]:

@@ -5,6 +5,7 @@ the state (r, u, n): laid side by side as (n, r, u, n_h) the gradients of both a
 tensor, and each is one operand of one matrix product. Sizes: G = 3H, R = 2H, D = 4H.
 """
 
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from dvrl.core import tree
+from dvrl.fuse import fusable
 
 
 class GruTape(NamedTuple):
@@ -45,6 +47,7 @@ def step(
     return torch.lerp(n, h, ru[..., size:]), GruTape(ru, n, n_h)
 
 
+@fusable
 def slopes(tape: GruTape, h: Float[Tensor, "*B H"]) -> GruSlopes:
     """The derivative at a step that began in state `h`."""
     r, u = tape.ru.chunk(2, -1)
@@ -59,22 +62,21 @@ def slopes(tape: GruTape, h: Float[Tensor, "*B H"]) -> GruSlopes:
 
 
 def step_backward(
-    d_h: Float[Tensor, "*B H"], slope: GruSlopes, out: Float[Tensor, "*B D"]
-) -> Float[Tensor, "*B H"]:
-    """Gradients of the gates (n, r, u, n_h) into `out`; of the old state what bypassed them."""
-    d_n, d_r, d_u, d_nh = out.chunk(4, -1)
-    torch.mul(d_h, slope.n, out=d_n)
-    torch.mul(d_n, slope.r, out=d_r)
-    torch.mul(d_h, slope.u, out=d_u)
-    torch.mul(d_n, slope.reset, out=d_nh)
-    return d_h * slope.keep
+    d_h: Float[Tensor, "*B H"], slope: GruSlopes
+) -> tuple[Float[Tensor, "*B D"], Float[Tensor, "*B H"]]:
+    """Gradients of the gates (n, r, u, n_h); and of the old state what bypassed them."""
+    d_n = d_h * slope.n
+    gates = torch.cat([d_n, d_n * slope.r, d_h * slope.u, d_n * slope.reset], -1)
+    return gates, d_h * slope.keep
 
 
 def scan(
     gates_i: Float[Tensor, "N L G"], weight: Float[Tensor, "G H"], bias: Float[Tensor, " G"]
 ) -> Float[Tensor, "N H"]:
     """The state after reading all L inputs from state zero; `weight`, `bias`: (r, u, n)."""
-    return _Scan.apply(gates_i, weight, bias)  # type: ignore[no-any-return]
+    if torch.is_grad_enabled():
+        return scan_taped(gates_i, weight, bias)[0]
+    return scan_last(gates_i, weight, bias)
 
 
 def replay(
@@ -92,31 +94,108 @@ def replay(
 
 
 # Autograd would visit every step's every operation. Derived by hand, the way back is one product a
-# step, and the weights' gradient one product in all.
+# step, and the weights' gradient one product in all. The scan is an operator of its own, opaque to
+# compilers: its loop is better one kernel on a GPU than L fused steps.
 
 
-class _Scan(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, gates_i: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        h = gates_i.new_zeros(gates_i.shape[0], weight.shape[1])
-        states, tapes = [h], []
-        transposed = weight.t()
-        for i in range(gates_i.shape[1]):
-            h, tape = step(gates_i[:, i], torch.addmm(bias, h, transposed), h)
-            states.append(h)
-            tapes.append(tape)
-        if any(ctx.needs_input_grad):
-            before = torch.stack(states[:-1])  # L, N, H
-            ctx.slopes = slopes(tree.stack(tapes), before)
-            ctx.save_for_backward(before, weight)
-        return h
+@torch.library.custom_op("dvrl::gru_scan_last", mutates_args=())
+def scan_last(gates_i: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The last state alone."""
+    h = gates_i.new_zeros(gates_i.shape[0], weight.shape[1])
+    transposed = weight.t()
+    for i in range(gates_i.shape[1]):
+        h, _ = step(gates_i[:, i], torch.addmm(bias, h, transposed), h)
+    return h
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        before, weight = ctx.saved_tensors
-        d_gates, _ = _walk_back(ctx.slopes, weight, d_last=grads[0])
-        d_weight, d_bias = _weight_gradients(d_gates, before)
-        return d_gates[..., : 3 * before.shape[-1]].transpose(0, 1), d_weight, d_bias
+
+@torch.library.custom_op("dvrl::gru_scan_taped", mutates_args=())
+def scan_taped(gates_i: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The last state; the states before each input `N L H`; and the activations (r, u, n, n_h)."""
+    h = gates_i.new_zeros(gates_i.shape[0], weight.shape[1])
+    before, tapes = [], []
+    transposed = weight.t()
+    for i in range(gates_i.shape[1]):
+        before.append(h)
+        h, tape = step(gates_i[:, i], torch.addmm(bias, h, transposed), h)
+        tapes.append(torch.cat(tape, -1))
+    return h, torch.stack(before, 1), torch.stack(tapes, 1)
+
+
+@torch.library.custom_op("dvrl::gru_scan_back", mutates_args=())
+def scan_back(d_last: Tensor, before: Tensor, tape: Tensor, weight: Tensor) -> Tensor:
+    """Gradients of the gates (n, r, u, n_h), `N L 4H`."""
+    size = weight.shape[1]
+    slope = slopes(GruTape(*tape.split([2 * size, size, size], -1)), before)
+    d_gates, _ = _walk_back(tree.tree_map(lambda s: s.transpose(0, 1), slope), weight, d_last)
+    return d_gates.transpose(0, 1).contiguous()
+
+
+@scan_last.register_fake
+def _(gates_i: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return gates_i.new_empty(gates_i.shape[0], weight.shape[1])
+
+
+@scan_taped.register_fake
+def _(gates_i: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    n, length, size = *gates_i.shape[:2], weight.shape[1]
+    return (
+        gates_i.new_empty(n, size),
+        gates_i.new_empty(n, length, size),
+        gates_i.new_empty(n, length, 4 * size),
+    )
+
+
+@scan_back.register_fake
+def _(d_last: Tensor, before: Tensor, tape: Tensor, weight: Tensor) -> Tensor:
+    return torch.empty_like(tape)
+
+
+@scan_last.register_kernel("cuda")
+def _(gates_i: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    kernels = _kernels(weight)
+    if kernels is None:
+        return scan_last._init_fn(gates_i, weight, bias)
+    return kernels.forward(gates_i, weight, bias, taped=False)[0]
+
+
+@scan_taped.register_kernel("cuda")
+def _(gates_i: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    kernels = _kernels(weight)
+    if kernels is None:
+        return scan_taped._init_fn(gates_i, weight, bias)
+    return kernels.forward(gates_i, weight, bias, taped=True)
+
+
+@scan_back.register_kernel("cuda")
+def _(d_last: Tensor, before: Tensor, tape: Tensor, weight: Tensor) -> Tensor:
+    kernels = _kernels(weight)
+    if kernels is None:
+        return scan_back._init_fn(d_last, before, tape, weight)
+    return kernels.backward(d_last, before, tape, weight)
+
+
+def _kernels(weight: Tensor) -> ModuleType | None:
+    """The Triton kernels, where there is Triton and they know the size and the precision."""
+    try:
+        from dvrl.core import scan_triton
+    except ImportError:
+        return None
+    fits = scan_triton.supports(weight.shape[1]) and weight.dtype == torch.float32
+    return scan_triton if fits else None
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(inputs[1], *output[1:])
+
+
+def _back(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    weight, before, tape = ctx.saved_tensors
+    d_gates = scan_back(grads[0], before, tape, weight)
+    d_weight, d_bias = _weight_gradients(d_gates, before)
+    return d_gates[..., : 3 * weight.shape[1]], d_weight, d_bias
+
+
+scan_taped.register_autograd(_back, setup_context=_keep)
 
 
 class _Replay(torch.autograd.Function):
@@ -135,6 +214,7 @@ class _Replay(torch.autograd.Function):
         return None, None, None, None, d_gates[..., : -d_in.shape[-1]], d_in, d_weight, d_bias
 
 
+@fusable
 def _walk_back(
     slope: GruSlopes,
     weight: Tensor,
@@ -144,14 +224,15 @@ def _walk_back(
 ) -> tuple[Tensor, Tensor]:
     """Gradients of all gates `L N 4H` and of the state before the first step."""
     length, n, size = slope.n.shape
-    d_gates = slope.n.new_empty(length, n, 4 * size)
+    d_gates = []
     d_h = slope.n.new_zeros(n, size) if d_last is None else d_last
     for i in reversed(range(length)):
         d_h = d_h if d_all is None else d_h + d_all[i]
-        bypass = step_backward(d_h, tree.at(slope, i), d_gates[i])
-        d_h = torch.addmm(bypass, d_gates[i, :, size:], weight)
+        gates, bypass = step_backward(d_h, tree.at(slope, i))
+        d_h = torch.addmm(bypass, gates[:, size:], weight)
         d_h = d_h if first is None else d_h.masked_fill(first[i, :, None], 0.0)
-    return d_gates, d_h
+        d_gates.append(gates)
+    return torch.stack(d_gates[::-1]), d_h
 
 
 def _weight_gradients(d_gates: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:

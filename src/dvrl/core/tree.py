@@ -40,6 +40,11 @@ def stack(trees: Sequence[Tree]) -> Tree:
     return tree_map(lambda *leaves: torch.stack(leaves), *trees)
 
 
+def copy(into: Tree, values: Tree) -> None:
+    """Overwrite the leaves of `into`."""
+    tree_map(lambda a, b: a.copy_(b), into, values)
+
+
 def at(tree: Tree, i: int) -> Tree:
     """Entry `i` along the leading axis of every leaf."""
     return tree_map(lambda leaf: leaf[i], tree)

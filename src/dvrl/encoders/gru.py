@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from dvrl.core import gru, tree
 from dvrl.encoders.base import BeliefEncoder, Inputs, Recorder, Replayed, Update
+from dvrl.fuse import fusable
 from dvrl.nets.layers import GaussianHead, copies, gru_cell, mlp, new_gate_first
 
 
@@ -137,6 +138,16 @@ class GruRecorder(Recorder[GruBelief]):
         o_t: Float[Tensor, "N *obs"],
         generator: torch.Generator,
     ) -> tuple[Update, Record]:
+        return self._step(weights, belief, a_tm1, o_t)
+
+    @fusable
+    def _step(
+        self,
+        weights: SegmentWeights,
+        belief: GruBelief,
+        a_tm1: Float[Tensor, "N A"],
+        o_t: Float[Tensor, "N *obs"],
+    ) -> tuple[Update, Record]:
         encoder = self.encoder
         a, x = encoder.embed_action(a_tm1), encoder.embed_obs(o_t)
         gates_i = F.linear(torch.cat([x, a], -1), weights.gates, weights.gates_bias)
@@ -153,9 +164,7 @@ class GruRecorder(Recorder[GruBelief]):
         records: Sequence[Record],
     ) -> Replayed:
         encoder = self.encoder
-        a = functional_call(encoder.embed_action, weights.embed_action, (inputs.a_tm1,))
-        x = functional_call(encoder.embed_obs, weights.embed_obs, (inputs.o_t,))
-        gates_i = F.linear(torch.cat([x, a], -1), weights.gates, weights.gates_bias)
+        a, gates_i = self._sense(weights, inputs)
         recorded = tree.stack(records)
         h = gru.replay(
             gates_i, belief.h, weights.state, weights.state_bias, inputs.first, *recorded
@@ -164,3 +173,13 @@ class GruRecorder(Recorder[GruBelief]):
         steps = inputs.first.shape
         loss = encoder.loss(h_tm1.flatten(0, 1), a.flatten(0, 1), inputs.o_t.flatten(0, 1))
         return Replayed(GruBelief(h[-1]), h, loss.unflatten(0, steps))
+
+    @fusable
+    def _sense(
+        self, weights: SegmentWeights, inputs: Inputs
+    ) -> tuple[Float[Tensor, "T N D"], Float[Tensor, "T N G"]]:
+        """Embedded actions, and the gates of all inputs."""
+        encoder = self.encoder
+        a = functional_call(encoder.embed_action, weights.embed_action, (inputs.a_tm1,))
+        x = functional_call(encoder.embed_obs, weights.embed_obs, (inputs.o_t,))
+        return a, F.linear(torch.cat([x, a], -1), weights.gates, weights.gates_bias)

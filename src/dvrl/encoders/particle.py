@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from dvrl.core import gru, smc, tree
 from dvrl.core.laws import log_prob_of_sample
 from dvrl.encoders.base import BeliefEncoder, Inputs, Recorder, Replayed, Update
+from dvrl.fuse import fusable
 from dvrl.models.replay import Moved, MoveTape, MoveWeights, move, replay
 from dvrl.models.vrnn import VRNN, GenerativeModel
 from dvrl.nets.layers import copies, new_gate_first
@@ -118,7 +119,8 @@ class ParticleEncoder(BeliefEncoder[ParticleBelief]):
         model = self.model
         a, x = model.embed_action(a_tm1), model.embed_obs(o_t)
 
-        prev, ancestors = self.select(belief, generator)  # Eq. 15
+        u = torch.rand(belief.log_w.shape, generator=generator, device=belief.h.device)
+        prev, ancestors = self.select(belief, u)  # Eq. 15
         q = model.proposal(prev.h, a, x)
         eps = torch.randn(q.mean.shape, generator=generator, device=prev.h.device)
         z = q.sample(eps)  # Eq. 16
@@ -156,7 +158,7 @@ class ParticleEncoder(BeliefEncoder[ParticleBelief]):
         return Update(ParticleBelief(h, carried), feature, loss, tree.detach(info))
 
     def select(
-        self, prev: ParticleBelief, generator: torch.Generator
+        self, prev: ParticleBelief, u: Float[Tensor, "N K"]
     ) -> tuple[ParticleBelief, Int[Tensor, "N K"]]:
         """Particles and the log weights they start the step with, mean weight one (Eq. 15).
 
@@ -168,7 +170,6 @@ class ParticleEncoder(BeliefEncoder[ParticleBelief]):
             share = prev.log_w - smc.log_mean_exp(prev.log_w)[:, None]
             own = torch.arange(k, device=prev.h.device).expand(n, k)
             return ParticleBelief(prev.h, share), own
-        u = torch.rand(n, k, generator=generator, device=prev.h.device)
         # Ancestor indices are discrete; as in AESMC their score term is dropped.
         ancestors = self.resample(prev.log_w, u)
         return ParticleBelief(smc.take(prev.h, ancestors), torch.zeros_like(prev.log_w)), ancestors
@@ -217,13 +218,25 @@ class ParticleRecorder(Recorder[ParticleBelief]):
         o_t: Float[Tensor, "N *obs"],
         generator: torch.Generator,
     ) -> tuple[Update, Record]:
-        model, w = self.model, weights.move
-        a, x = model.embed_action(a_tm1), model.embed_obs(o_t)
-        prev, ancestors = self.encoder.select(belief, generator)  # Eq. 15
+        u = torch.rand(belief.log_w.shape, generator=generator, device=belief.h.device)
+        shape = (*u.shape, weights.move.embed.shape[1])
+        eps = torch.randn(shape, generator=generator, device=u.device)
+        return self._step(weights.move, belief, a_tm1, o_t, u, eps)
+
+    @fusable
+    def _step(
+        self,
+        w: MoveWeights,
+        belief: ParticleBelief,
+        a_tm1: Float[Tensor, "N A"],
+        o_t: Float[Tensor, "N *obs"],
+        u: Float[Tensor, "N K"],
+        eps: Float[Tensor, "N K Z"],
+    ) -> tuple[Update, Record]:
+        a, x = self.model.embed_action(a_tm1), self.model.embed_obs(o_t)
+        prev, ancestors = self.encoder.select(belief, u)  # Eq. 15
         context = F.linear(torch.cat([x, a], -1), w.context, w.context_bias)
-        shape = (*ancestors.shape, w.embed.shape[1])
-        eps = torch.randn(shape, generator=generator, device=prev.h.device)
-        moved, tape = move(w, model.min_var, context, prev.h, eps)
+        moved, tape = move(w, self.model.min_var, context, prev.h, eps)
         update = self.encoder.weigh(moved, eps, prev.log_w, a, o_t, ancestors)
         return update, Record(ancestors, moved, tape)
 
@@ -234,21 +247,36 @@ class ParticleRecorder(Recorder[ParticleBelief]):
         inputs: Inputs,
         records: Sequence[Record],
     ) -> Replayed:
+        a, context = self._sense(weights, inputs)
+        ancestors, recorded, tape = tree.stack(records)
+        moved, h_out = replay(
+            weights.move, belief.h, context, inputs.first, ancestors, recorded, tape
+        )
+        feature, loss, log_w = self._weigh(moved, tape.eps, a, inputs.o_t, ancestors)
+        return Replayed(ParticleBelief(h_out, log_w[-1]), feature, loss)
+
+    @fusable
+    def _sense(
+        self, weights: SegmentWeights, inputs: Inputs
+    ) -> tuple[Float[Tensor, "T N D"], Float[Tensor, "T N G"]]:
+        """Embedded actions, and what the observations and actions say to the moves."""
         model, w = self.model, weights.move
         a = functional_call(model.embed_action, weights.embed_action, (inputs.a_tm1,))
         x = functional_call(model.embed_obs, weights.embed_obs, (inputs.o_t,))
-        context = F.linear(torch.cat([x, a], -1), w.context, w.context_bias)
-        ancestors, recorded, tape = tree.stack(records)
-        moved, h_out = replay(w, belief.h, context, inputs.first, ancestors, recorded, tape)
+        return a, F.linear(torch.cat([x, a], -1), w.context, w.context_bias)
+
+    @fusable
+    def _weigh(
+        self, moved: Moved, eps: Tensor, a: Tensor, o_t: Tensor, ancestors: Tensor
+    ) -> tuple[Float[Tensor, "T N F"], Float[Tensor, "T N"], Float[Tensor, "T N K"]]:
+        """`ParticleEncoder.weigh` of T steps at once: feature, loss and weights."""
 
         def rows(steps: Tensor) -> Tensor:  # T, N, ... -> T*N, ...: time does not matter here
             return steps.flatten(0, 1)
 
-        equal = tape.eps.new_zeros(rows(ancestors).shape)
+        equal = eps.new_zeros(rows(ancestors).shape)
         up = self.encoder.weigh(
-            tree.tree_map(rows, moved), rows(tape.eps), equal, rows(a), rows(inputs.o_t),
-            rows(ancestors),
-        )  # fmt: skip
-        steps = ancestors.shape[:2]
-        last = ParticleBelief(h_out, up.belief.log_w.unflatten(0, steps)[-1])
-        return Replayed(last, up.feature.unflatten(0, steps), up.loss.unflatten(0, steps))
+            tree.tree_map(rows, moved), rows(eps), equal, rows(a), rows(o_t), rows(ancestors)
+        )
+        results = (up.feature, up.loss, up.belief.log_w)
+        return tuple(r.unflatten(0, ancestors.shape[:2]) for r in results)

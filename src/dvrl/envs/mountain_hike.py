@@ -30,6 +30,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from dvrl.envs.worlds import Step
+from dvrl.fuse import fusable
 
 STEPS = 75
 BOX = 10.0
@@ -75,6 +76,29 @@ def cap(action: Float[Tensor, "*B 2"]) -> Float[Tensor, "*B 2"]:
     return action * (CAP / length.clamp(min=CAP))
 
 
+@fusable
+def hike(
+    position: Float[Tensor, "N 2"],
+    age: Int[Tensor, " N"],
+    centre: Float[Tensor, "2"],
+    sigma: float,
+    action: Float[Tensor, "N 2"],
+    noise: HikeNoise,
+) -> tuple[Float[Tensor, "N 2"], Int[Tensor, " N"], Float[Tensor, "N 2"], Step]:
+    """One step: position and age afterwards, the position reached before a restart, the answer."""
+    reached = position + cap(action) + MOVE_STD * noise.move
+    reward = reward_map(reached) - ACTION_COST * action.norm(dim=-1)
+    final_obs = reached + sigma * noise.look
+    truncated = age + 1 == STEPS
+
+    over = truncated[:, None]
+    position = torch.where(over, centre + noise.start, reached)
+    age = torch.where(truncated, 0, age + 1)
+    obs = torch.where(over, position + sigma * noise.look_start, final_obs)
+    step = Step(obs, reward, torch.zeros_like(truncated), truncated, final_obs)
+    return position, age, reached, step
+
+
 class MountainHike:
     """N hikes at once. All tensors live on `device`; chance comes from their own generator."""
 
@@ -107,19 +131,27 @@ class MountainHike:
 
     def step(self, action: Float[Tensor, "N 2"], noise: HikeNoise | None = None) -> Step:
         noise = self.noise() if noise is None else noise
-        reached = self.reached = self.position + cap(action) + MOVE_STD * noise.move
-        reward = reward_map(reached) - ACTION_COST * action.norm(dim=-1)
-        final_obs = reached + self.sigma * noise.look
-        truncated = self.age + 1 == STEPS
-
+        self.position, self.age, self.reached, step = hike(
+            self.position, self.age, self.centre, self.sigma, action, noise
+        )
         self.ages = (self.ages + 1) % STEPS
         self.cut = bool((self.ages == 0).any())
+        return step
 
-        over = truncated[:, None]
-        self.position = torch.where(over, self.centre + noise.start, reached)
-        self.age = torch.where(truncated, 0, self.age + 1)
-        obs = torch.where(over, self.position + self.sigma * noise.look_start, final_obs)
-        return Step(obs, reward, torch.zeros_like(truncated), truncated, final_obs)
+    def tensors(self) -> dict[str, Tensor]:
+        return {"position": self.position, "age": self.age}
+
+    def hold(self, tensors: dict[str, Tensor]) -> None:
+        self.position, self.age = tensors["position"], tensors["age"]
+        self.reached = self.position
+
+    def cuts_ahead(self, n_steps: int) -> tuple[bool, ...]:
+        ages = self.ages + np.arange(1, n_steps + 1)[:, None]
+        return tuple((ages % STEPS == 0).any(1).tolist())
+
+    def skip(self, n_steps: int) -> None:
+        self.ages = (self.ages + n_steps) % STEPS
+        self.cut = bool((self.ages == 0).any())
 
     def state(self) -> dict[str, Tensor]:
         return {

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -46,4 +48,29 @@ class Worlds(Protocol):
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Take up `state`, as far as the world can."""
+        ...
+
+
+@runtime_checkable
+class DeviceWorlds(Worlds, Protocol):
+    """Worlds whose steps are operations on tensors alone, so that they can be captured."""
+
+    generator: torch.Generator
+    ages: np.ndarray
+    """What the host counts beside the device: steps since each episode began."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The state on the device, chance apart."""
+        ...
+
+    def hold(self, tensors: dict[str, Tensor]) -> None:
+        """Keep the state in these tensors from now on."""
+        ...
+
+    def cuts_ahead(self, n_steps: int) -> tuple[bool, ...]:
+        """Which of the coming steps will cut an episode."""
+        ...
+
+    def skip(self, n_steps: int) -> None:
+        """Count steps that happened on the device without the host."""
         ...

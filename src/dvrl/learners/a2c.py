@@ -1,5 +1,6 @@
 """n-step A2C with a gradient window n_g apart from n_s (paper Sec. 3.1, 3.4, Alg. 3)."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -9,7 +10,9 @@ from torch.func import functional_call
 
 from dvrl.agents.actor_critic import ActorCritic
 from dvrl.core import losses, tree
+from dvrl.encoders.base import Info
 from dvrl.envs.worlds import Worlds
+from dvrl.fuse import fusable
 from dvrl.learners.config import A2CConfig
 from dvrl.learners.optimiser import Optimiser
 from dvrl.rollout.segment import Act, Carry, Outcome, Segment, collect, record
@@ -54,16 +57,25 @@ class A2C:
     ) -> tuple[Carry, Segment, dict[str, Float[Tensor, ""]]]:
         """One update (Alg. 3): n_s steps of experience, their loss, one optimiser step."""
         segment, carry = self.experience(carry)
-        terms = self.terms(segment)
-        total = losses.combine(terms, self.config.weights)
+        total, metrics = self._total(segment._replace(infos=()))
         norm = self.optimise(total, retain_graph)
         usable = norm.isfinite()
+        metrics |= {"grad_norm": torch.where(usable, norm, 0.0), "skipped": (~usable).float()}
+        return carry, segment, metrics | self._seen(segment.infos)
+
+    @fusable
+    def _total(self, segment: Segment) -> tuple[Float[Tensor, ""], dict[str, Float[Tensor, ""]]]:
+        terms = self.terms(segment)
+        total = losses.combine(terms, self.config.weights)
         metrics = {f"loss/{name}": term.detach().mean() for name, term in terms.items()}
-        metrics |= {"loss/total": total.detach(), "grad_norm": torch.where(usable, norm, 0.0)}
-        metrics |= {"skipped": (~usable).float()}
-        metrics |= {"value": segment.value.detach().mean()}
-        metrics |= type(segment.infos[0]).metrics(segment.infos)
-        return carry, segment, metrics
+        return total, metrics | {
+            "loss/total": total.detach(),
+            "value": segment.value.detach().mean(),
+        }
+
+    @fusable
+    def _seen(self, infos: Sequence[Info]) -> dict[str, Float[Tensor, ""]]:
+        return type(infos[0]).metrics(infos)
 
     def experience(self, carry: Carry) -> tuple[Segment, Carry]:
         """n_s steps in every world, by the shorter way where the encoder knows one."""

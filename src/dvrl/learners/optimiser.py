@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from dvrl.fuse import fusable
 from dvrl.learners.config import A2CConfig
 
 EPS = 1e-5
@@ -31,36 +32,17 @@ class Optimiser:
         for p, part in zip(parameters, self.flat.split(self.sizes), strict=True):
             p.data = part.view_as(p)
         self.lr = self.flat.new_tensor(config.lr)
-        names = ["mean", "square"] if config.optimiser == "adam" else ["square"]
-        self.slots = {name: torch.zeros_like(self.flat) for name in names}
+        self.slots = {"square": torch.zeros_like(self.flat)}
+        self.rule = rmsprop
         if config.optimiser == "adam":
-            self.slots["steps"] = self.flat.new_zeros(())
+            self.slots |= {"mean": torch.zeros_like(self.flat), "steps": self.flat.new_zeros(())}
+            self.rule = adam
 
     def step(self, gradients: Sequence[Tensor]) -> Float[Tensor, ""]:
         """Clip, step; the norm before clipping. A gradient that is no number changes nothing."""
-        gradient = torch.cat([g.flatten() for g in gradients])
-        norm = torch.linalg.vector_norm(gradient)
-        usable = norm.isfinite()
-        clip = (self.clip_norm / (norm + 1e-6)).clamp(max=1.0)
-        gradient = torch.where(usable, gradient * clip, 0.0)
-        self._adam(gradient, usable) if "mean" in self.slots else self._rmsprop(gradient, usable)
+        gradient, norm = clipped(gradients, self.clip_norm)
+        self.rule(self.flat, self.slots, self.lr, gradient, norm.isfinite())
         return norm
-
-    def _rmsprop(self, gradient: Tensor, usable: Bool[Tensor, ""]) -> None:
-        square = self.slots["square"]
-        square.mul_(_decay(RMSPROP_DECAY, usable, square))
-        square.addcmul_(gradient, gradient, value=1 - RMSPROP_DECAY)
-        self.flat.sub_(self.lr * gradient / (square.sqrt() + EPS))
-
-    def _adam(self, gradient: Tensor, usable: Bool[Tensor, ""]) -> None:
-        mean, square, steps = (self.slots[name] for name in ("mean", "square", "steps"))
-        b_mean, b_square = ADAM_DECAYS
-        steps.add_(usable)
-        mean.mul_(_decay(b_mean, usable, mean)).add_(gradient, alpha=1 - b_mean)
-        square.mul_(_decay(b_square, usable, square))
-        square.addcmul_(gradient, gradient, value=1 - b_square)
-        step = mean / (1 - b_mean**steps) / ((square / (1 - b_square**steps)).sqrt() + EPS)
-        self.flat.sub_(torch.where(usable, self.lr * step, 0.0))
 
     def load(self, slots: dict[str, Tensor]) -> None:
         """Take up slots saved before."""
@@ -69,6 +51,45 @@ class Optimiser:
             slot.copy_(slots[name])
 
 
-def _decay(decay: float, usable: Bool[Tensor, ""], like: Tensor) -> Tensor:
-    """`decay`, or 1 where the gradient is of no use."""
-    return 1 - (1 - decay) * usable.to(like)
+@fusable
+def clipped(
+    gradients: Sequence[Tensor], clip_norm: float
+) -> tuple[Float[Tensor, " P"], Float[Tensor, ""]]:
+    """All gradients as one vector no longer than `clip_norm`, and its norm before."""
+    gradient = torch.cat([g.flatten() for g in gradients])
+    norm = torch.linalg.vector_norm(gradient)
+    return gradient * (clip_norm / (norm + 1e-6)).clamp(max=1.0), norm
+
+
+@fusable
+def rmsprop(
+    flat: Float[Tensor, " P"],
+    slots: dict[str, Tensor],
+    lr: Float[Tensor, ""],
+    gradient: Float[Tensor, " P"],
+    usable: Bool[Tensor, ""],
+) -> None:
+    """One step in place, if the gradient is usable."""
+    square = RMSPROP_DECAY * slots["square"] + (1 - RMSPROP_DECAY) * gradient**2
+    flat.sub_(torch.where(usable, lr * gradient / (square.sqrt() + EPS), 0.0))
+    slots["square"].copy_(torch.where(usable, square, slots["square"]))
+
+
+@fusable
+def adam(
+    flat: Float[Tensor, " P"],
+    slots: dict[str, Tensor],
+    lr: Float[Tensor, ""],
+    gradient: Float[Tensor, " P"],
+    usable: Bool[Tensor, ""],
+) -> None:
+    """One step in place, if the gradient is usable."""
+    b_mean, b_square = ADAM_DECAYS
+    steps = slots["steps"] + usable
+    mean = b_mean * slots["mean"] + (1 - b_mean) * gradient
+    square = b_square * slots["square"] + (1 - b_square) * gradient**2
+    step = mean / (1 - b_mean**steps) / ((square / (1 - b_square**steps)).sqrt() + EPS)
+    flat.sub_(torch.where(usable, lr * step, 0.0))
+    for name, value in {"mean": mean, "square": square}.items():
+        slots[name].copy_(torch.where(usable, value, slots[name]))
+    slots["steps"].copy_(steps)

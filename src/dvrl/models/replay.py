@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from dvrl.core import gru, tree
 from dvrl.core.laws import Gaussian
+from dvrl.fuse import fusable
 
 
 class MoveWeights(NamedTuple):
@@ -112,6 +113,18 @@ class _Slopes(NamedTuple):
     """d z / d raw."""
 
 
+@fusable
+def _slopes(moved: Moved, tape: MoveTape) -> _Slopes:
+    d_var = torch.sigmoid(tape.raw)
+    return _Slopes(
+        gru.slopes(tape.gru, moved.h_tm1),
+        (tape.hidden > 0).to(tape.hidden),
+        (moved.e > 0).to(moved.e),
+        d_var,
+        d_var * tape.eps / (2 * moved.var.sqrt()),
+    )
+
+
 class _Replay(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -119,55 +132,80 @@ class _Replay(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         _, _, state, _, head, _, embed, _, gates = inputs
         ctx.set_materialize_grads(False)
-        ctx.first, ctx.ancestors, ctx.moved, ctx.tape = first, ancestors, moved, tape
         ctx.weights = state, head, embed, gates
-        d_var = torch.sigmoid(tape.raw)
-        ctx.slopes = _Slopes(
-            gru.slopes(tape.gru, moved.h_tm1),
-            (tape.hidden > 0).to(tape.hidden),
-            (moved.e > 0).to(moved.e),
-            d_var,
-            d_var * tape.eps / (2 * moved.var.sqrt()),
-        )
+        ctx.walked = first, ancestors, _slopes(moved, tape)
+        ctx.operands = moved.h_tm1, tape.hidden, moved.z, moved.e
         return tuple(x.detach() for x in (*moved, moved.h[-1]))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-        moved, tape = ctx.moved, ctx.tape
-        w_state, w_head, w_embed, w_gates = ctx.weights
-        d_htm1, d_var, d_z, d_e, d_h, d_out = grads
-        (steps, n, k, size), z_dim = moved.h.shape, moved.z.shape[-1]
+        flow, *gradients = _walk_back(ctx.weights, *ctx.walked, *grads)
+        return None, None, None, None, flow, *_weight_gradients(*gradients, *ctx.operands)
 
-        g_gates = moved.h.new_empty(steps, n, k, 4 * size + tape.hidden.shape[-1])
-        g_head = moved.h.new_empty(steps, n, k, 2 * z_dim)
-        g_e = torch.empty_like(moved.e)
-        flow = torch.zeros_like(moved.h[-1]) if d_out is None else d_out  # from later steps
-        for t in reversed(range(steps)):
-            slope = tree.at(ctx.slopes, t)
-            d = _sum(flow, d_h, t)
-            bypass = gru.step_backward(d, slope.gru, g_gates[t, ..., : 4 * size])
-            d = _sum(g_gates[t, ..., : 3 * size] @ w_gates, d_e, t)
-            torch.mul(d, slope.e, out=g_e[t])
-            d = _sum(g_e[t] @ w_embed, d_z, t)
-            torch.mul(d, slope.z, out=g_head[t, ..., z_dim:])
-            g_head[t, ..., :z_dim] = d
-            if d_var is not None:
-                g_head[t, ..., z_dim:].addcmul_(d_var[t], slope.var)
-            torch.mul(g_head[t] @ w_head, slope.hidden, out=g_gates[t, ..., 4 * size :])
-            d = _sum(bypass + g_gates[t, ..., size:] @ w_state, d_htm1, t)
-            flow = _to_ancestors(d, ctx.ancestors[t])
-            flow = flow.masked_fill(ctx.first[t, :, None, None], 0.0)
 
-        g_state = g_gates[..., size:].flatten(0, 2)
-        g_input = torch.cat([g_gates[..., : 3 * size], g_gates[..., 4 * size :]], -1).sum(2)
-        g_head, g_e = g_head.flatten(0, 2), g_e.flatten(0, 2)
-        return (
-            None, None, None, None, flow, g_input,
-            g_state.t() @ moved.h_tm1.flatten(0, 2), g_state.sum(0),
-            g_head.t() @ tape.hidden.flatten(0, 2), g_head.sum(0),
-            g_e.t() @ moved.z.flatten(0, 2), g_e.sum(0),
-            g_gates[..., : 3 * size].flatten(0, 2).t() @ moved.e.flatten(0, 2),
-        )  # fmt: skip
+@fusable
+def _walk_back(
+    weights: tuple[Tensor, Tensor, Tensor, Tensor],
+    first: Tensor,
+    ancestors: Tensor,
+    slopes: _Slopes,
+    d_htm1: Tensor | None,
+    d_var: Tensor | None,
+    d_z: Tensor | None,
+    d_e: Tensor | None,
+    d_h: Tensor | None,
+    d_out: Tensor | None,
+) -> tuple[Tensor, ...]:
+    """Gradients of h before the first step; and of every step's GRU gates (n, r, u, n_h), of the
+    proposal's hidden layer and heads, and of phi^z before its ReLU."""
+    w_state, w_head, w_embed, w_gates = weights
+    steps, n, k, size = slopes.gru.n.shape
+    w_gru, w_hidden = w_state.split([3 * size, w_state.shape[0] - 3 * size])
+    rows = []
+    flow = slopes.z.new_zeros(n, k, size) if d_out is None else d_out  # from later steps
+    for t in reversed(range(steps)):
+        slope = tree.at(slopes, t)
+        g_gates, bypass = gru.step_backward(_sum(flow, d_h, t), slope.gru)
+        g_e = _sum(g_gates[..., : 3 * size] @ w_gates, d_e, t) * slope.e
+        d = _sum(g_e @ w_embed, d_z, t)
+        d_raw = d * slope.z
+        if d_var is not None:
+            d_raw = torch.addcmul(d_raw, d_var[t], slope.var)
+        g_head = torch.cat([d, d_raw], -1)
+        g_hidden = (g_head @ w_head) * slope.hidden
+        d = _sum(bypass + g_gates[..., size:] @ w_gru + g_hidden @ w_hidden, d_htm1, t)
+        flow = _to_ancestors(d, ancestors[t]).masked_fill(first[t, :, None, None], 0.0)
+        rows.append((g_gates, g_hidden, g_head, g_e))
+    return flow, *(torch.stack(column[::-1]) for column in zip(*rows, strict=True))
+
+
+@fusable
+def _weight_gradients(
+    g_gates: Tensor,
+    g_hidden: Tensor,
+    g_head: Tensor,
+    g_e: Tensor,
+    h_tm1: Tensor,
+    hidden: Tensor,
+    z: Tensor,
+    e: Tensor,
+) -> tuple[Tensor, ...]:
+    """One product for each weight, over all steps; context first, in the order of `MoveWeights`."""
+    size = h_tm1.shape[-1]
+    g_context = torch.cat([g_gates[..., : 3 * size].sum(2), g_hidden.sum(2)], -1)
+    rows = [g.flatten(0, 2) for g in (g_gates, g_hidden, g_head, g_e, h_tm1, hidden, z, e)]
+    g_gates, g_hidden, g_head, g_e, h_tm1, hidden, z, e = rows
+    g_gru = g_gates[:, size:]
+    return (
+        g_context,
+        torch.cat([g_gru.t() @ h_tm1, g_hidden.t() @ h_tm1]),
+        torch.cat([g_gru.sum(0), g_hidden.sum(0)]),
+        g_head.t() @ hidden,
+        g_head.sum(0),
+        g_e.t() @ z,
+        g_e.sum(0),
+        g_gates[:, : 3 * size].t() @ e,
+    )
 
 
 def _sum(flow: Tensor, injected: Tensor | None, t: int) -> Tensor:

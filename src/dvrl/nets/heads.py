@@ -31,8 +31,12 @@ class PolicyHead(nn.Module, ABC):
         """The law over actions."""
 
     @abstractmethod
-    def sample(self, law: Gaussian | Categorical, generator: torch.Generator) -> Tensor:
-        """An action drawn from the law, without gradient."""
+    def noise(self, n: int, generator: torch.Generator) -> Tensor:
+        """Chance for the actions of `n` environments."""
+
+    @abstractmethod
+    def sample(self, law: Gaussian | Categorical, noise: Tensor) -> Tensor:
+        """The action that `noise` draws from the law, without gradient."""
 
     @abstractmethod
     def mode(self, law: Gaussian | Categorical) -> Tensor:
@@ -71,9 +75,11 @@ class GaussianPolicy(PolicyHead):
             mean = shorten(mean, self.mean_bound)
         return Gaussian(mean, (2 * self.log_std).exp().expand_as(mean))
 
-    def sample(self, law: Gaussian, generator: torch.Generator) -> Float[Tensor, "N A"]:
-        eps = torch.randn(law.mean.shape, generator=generator, device=law.mean.device)
-        return law.sample(eps).detach()  # the score-function gradient goes through log_prob
+    def noise(self, n: int, generator: torch.Generator) -> Float[Tensor, "N A"]:
+        return torch.randn(n, self.action_dim, generator=generator, device=self.log_std.device)
+
+    def sample(self, law: Gaussian, noise: Float[Tensor, "N A"]) -> Float[Tensor, "N A"]:
+        return law.sample(noise).detach()  # the score-function gradient goes through log_prob
 
     def mode(self, law: Gaussian) -> Float[Tensor, "N A"]:
         return law.mean.detach()
@@ -96,9 +102,11 @@ class CategoricalPolicy(PolicyHead):
     def law(self, feature: Float[Tensor, "*B F"]) -> Categorical:
         return Categorical(self.logits(feature))
 
-    def sample(self, law: Categorical, generator: torch.Generator) -> Tensor:
-        u = torch.rand(law.logits.shape[:-1], generator=generator, device=law.logits.device)
-        return law.sample(u)
+    def noise(self, n: int, generator: torch.Generator) -> Float[Tensor, " N"]:
+        return torch.rand(n, generator=generator, device=self.logits.weight.device)
+
+    def sample(self, law: Categorical, noise: Float[Tensor, " N"]) -> Tensor:
+        return law.sample(noise)
 
     def mode(self, law: Categorical) -> Tensor:
         return law.mode()

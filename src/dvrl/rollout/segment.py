@@ -168,7 +168,8 @@ class Tape:
 
     def _decide(self, belief: tuple, a_tm1: Tensor, o_t: Tensor) -> tuple[Decision, tuple]:
         update, record = self.recorder.step(self.weights, belief, a_tm1, o_t, self.generator)
-        return self.agent.decide(update, self.generator), record
+        noise = self.agent.policy.noise(len(o_t), self.generator)
+        return self.agent.decide(update, noise), record
 
     def replay(self, segment: Segment, belief: tuple) -> tuple[Segment, tuple]:
         """The segment, and the belief it ended with, as functions of `belief` and parameters."""

@@ -7,8 +7,9 @@ import torch
 
 from dvrl.core import tree
 from dvrl.learners.a2c import A2C
+from dvrl.learners.engine import EngineName, Results, build_engine
 from dvrl.records.metrics import Episode
-from dvrl.rollout.segment import Outcome, start
+from dvrl.rollout.segment import start
 from dvrl.runs.build import agent_generator, build_agent
 from dvrl.runs.checkpoint import Checkpoint
 from dvrl.runs.config import RunConfig
@@ -30,10 +31,9 @@ class EpisodeMeter:
         self.ret = np.zeros(n)
         self.length = np.zeros(n, np.int64)
 
-    def add(self, outcome: Outcome, step: int) -> list[Episode]:
-        """The episodes that ended in a segment which began after `step` steps of the run."""
+    def add(self, reward: np.ndarray, ended: np.ndarray, step: int) -> list[Episode]:
+        """The episodes that ended in steps `T N` which began after `step` steps of the run."""
         finished = []
-        reward, ended = outcome.reward.cpu().numpy(), outcome.ended.cpu().numpy()
         for r_i, ended_i in zip(reward, ended, strict=True):
             step += len(r_i)
             self.ret += r_i
@@ -47,37 +47,45 @@ class EpisodeMeter:
 class Trainer:
     """Everything that changes while a run trains. State is complete between windows."""
 
-    def __init__(self, config: RunConfig, device: torch.device) -> None:
+    def __init__(
+        self, config: RunConfig, device: torch.device, engine: EngineName = "auto"
+    ) -> None:
         self.config = config
         self.agent = build_agent(config).to(device)
         self.worlds = config.world.make(config.learner.n_envs, config.seed, device)
         self.generator = agent_generator(config.seed, device)
         self.learner = A2C(config.learner, self.agent, self.worlds, self.generator)
         self.meter = EpisodeMeter(self.worlds.n)
-        self.carry = start(self.agent, self.worlds)
+        self.engine = build_engine(engine, self.learner, start(self.agent, self.worlds))
         self.steps = 0
+        """Environment steps whose results were taken."""
+        self.launched = 0
+
+    def launch(self) -> None:
+        """Begin a window, unless as many as the engine can hold are under way or all are begun."""
+        if self.engine.under_way < self.engine.depth and self.launched < self.config.steps:
+            self.learner.set_lr(self.config.learner.lr_at(self.launched))
+            self.engine.launch()
+            self.launched += self.config.learner.n_grad * self.worlds.n
 
     def window(self) -> Window:
-        """Train for one gradient window; NotANumber when the loss is none any more."""
-        self.learner.set_lr(self.config.learner.lr_at(self.steps))
-        self.carry, outcomes, means = self.learner.window(self.carry)
-        names = list(means)
-        values = torch.stack([means[name].float() for name in names]).tolist()
-        metrics = dict(zip(names, values, strict=True))
-        if not np.isfinite(metrics["loss/total"]):
-            raise NotANumber(self._diagnosis(outcomes, metrics["loss/total"]))
-        episodes = []
-        for outcome in outcomes:
-            episodes += self.meter.add(outcome, self.steps)
-            self.steps += outcome.reward.numel()
-        return Window(metrics, episodes)
+        """The oldest window under way; NotANumber when the loss is none any more."""
+        if not self.engine.under_way:
+            self.launch()
+        results = self.engine.result()
+        loss = results.metrics["loss/total"]
+        if not np.isfinite(loss):
+            raise NotANumber(self._diagnosis(results, loss))
+        episodes = self.meter.add(results.reward, results.ended, self.steps)
+        self.steps += results.reward.size
+        return Window(results.metrics, episodes)
 
-    def _diagnosis(self, outcomes: list[Outcome], loss: float) -> str:
+    def _diagnosis(self, results: Results, loss: float) -> str:
         """Who is to blame for a loss that is not a number."""
         agent_is_well = all(p.isfinite().all() for p in self.agent.parameters())
-        if agent_is_well and not all(outcome.reward.isfinite().all() for outcome in outcomes):
+        if agent_is_well and not np.isfinite(results.reward).all():
             return f"the world gave a reward that is not a number after step {self.steps:,}"
-        if agent_is_well and not self.carry.o_t.isfinite().all():
+        if agent_is_well and not self.engine.carry.o_t.isfinite().all():
             return f"the world gave an observation that is not a number after step {self.steps:,}"
         return (
             f"the loss is {loss} after step {self.steps:,}: start anew in another --out with a "
@@ -86,7 +94,8 @@ class Trainer:
 
     def checkpoint(self, numbers: dict[str, Any]) -> Checkpoint:
         """The whole state; `numbers` is what the caller wants to find again."""
-        state = tree.named_leaves(self.carry, "carry")
+        assert not self.engine.under_way, "a checkpoint between windows only"
+        state = tree.named_leaves(self.engine.carry, "carry")
         state |= {f"worlds.{name}": t for name, t in self.worlds.state().items()}
         state |= {
             "generator": self.generator.get_state(),
@@ -107,9 +116,10 @@ class Trainer:
             {k.removeprefix("worlds."): t for k, t in state.items() if k.startswith("worlds.")}
         )
         if self.worlds.exact_resume:
-            self.carry = tree.from_named_leaves(self.carry, state, "carry")
+            carry = tree.from_named_leaves(self.engine.carry, state, "carry")
             self.meter.ret = state["meter.ret"].numpy().copy()
             self.meter.length = state["meter.length"].numpy().copy()
         else:
-            self.carry = start(self.agent, self.worlds)
-        self.steps = checkpoint.numbers["steps"]
+            carry = start(self.agent, self.worlds)
+        self.engine.carry = carry
+        self.steps = self.launched = checkpoint.numbers["steps"]

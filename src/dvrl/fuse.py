@@ -1,0 +1,50 @@
+"""Functions that a compiler may fuse.
+
+`@fusable` marks a function of tensors, without chance or side effects. It runs as it stands unless
+an engine asks for `fusing()`; then torch.compile turns its many element-wise operations into few.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, wraps
+from typing import ParamSpec, TypeVar
+
+import torch
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_fusing = False
+
+
+def fusable(function: Callable[P, R]) -> Callable[P, R]:
+    """`function`, compiled where an engine wants it so."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if _fusing and not torch.compiler.is_compiling():
+            return _compiled(function)(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return call
+
+
+@contextmanager
+def fusing() -> Iterator[None]:
+    """Within this context fusable functions are compiled, once for all sizes they meet."""
+    global _fusing
+    before, _fusing = _fusing, True
+    try:
+        yield
+    finally:
+        _fusing = before
+
+
+@cache
+def _compiled(function: Callable[P, R]) -> Callable[P, R]:
+    import torch._dynamo
+    import torch._functorch.config
+
+    # A gradient window visits its early segments again: their buffers are not to be given away.
+    torch._functorch.config.donated_buffer = False
+    torch._dynamo.config.recompile_limit = 64
+    return torch.compile(function, fullgraph=True, dynamic=False)
