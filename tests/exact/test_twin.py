@@ -132,14 +132,19 @@ def double_precision():
     torch.set_default_dtype(torch.float32)
 
 
-def package_pieces(case: Case, seed: int) -> A2C:
+def package_pieces(case: Case, seed: int, recorded: bool = True) -> A2C:
     settings = asdict(case)
     policy = PolicyConfig(mean_bound=settings.pop("mean_bound"))
     learner = A2CConfig(n_envs=len(AGES), n_steps=5, value_weight=0.7, elbo_weight=0.8, **settings)
     world = MountainHikeConfig(sigma=1.5)
     config = RunConfig(world, ParticleConfig(**SMALL), policy, learner, seed=seed)
     worlds = world.make(learner.n_envs, seed, torch.device("cpu"))
-    return A2C(learner, build_agent(config), worlds, torch.Generator().manual_seed(seed))
+    agent = build_agent(config)
+    if not recorded:
+        agent.encoder.recorder = lambda: None
+    made = A2C(learner, agent, worlds, torch.Generator().manual_seed(seed))
+    assert (made.recorder is not None) == recorded
+    return made
 
 
 def twin_config(case: Case) -> Any:
@@ -187,7 +192,9 @@ def run_package(learner: A2C) -> list[Record]:
     agent, noted, step = learner.agent, [], learner.optimiser.step
 
     def note_and_step(gradients):
-        noted.append((named(agent, agent.parameters()), named(agent, gradients)))
+        given = dict(zip(map(id, learner.parameters), gradients, strict=True))
+        in_order = [given[id(p)] for p in agent.parameters()]
+        noted.append((named(agent, agent.parameters()), named(agent, in_order)))
         return step(gradients)
 
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -236,9 +243,7 @@ def assert_same(ours: dict[str, Tensor], theirs: dict[str, Tensor], what: str) -
 @pytest.mark.parametrize("case", [PAPER, TUNED], ids=["paper", "tuned"])
 def test_losses_gradients_and_weights_are_the_twins(case: Case, n_grad: int, recorded: bool):
     case, seed = replace(case, n_grad=n_grad), 3
-    learner, config = package_pieces(case, seed), twin_config(case)
-    assert learner.recorder is not None
-    learner.recorder = learner.recorder if recorded else None
+    learner, config = package_pieces(case, seed, recorded), twin_config(case)
     other = twin.Agent(config)
     stir(learner.agent)
     copy_weights(learner.agent, other)

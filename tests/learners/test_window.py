@@ -40,7 +40,8 @@ class Recorder(A2C):
         step = self.optimiser.step
 
         def note_and_step(gradients):
-            self.gradients.append(list(gradients))
+            given = dict(zip(map(id, self.parameters), gradients, strict=True))
+            self.gradients.append([given[id(p)] for p in self.agent.parameters()])
             return step(gradients)
 
         self.optimiser.step = note_and_step
@@ -56,9 +57,11 @@ def double_precision():
 def make(encoder, learner: A2CConfig, way: str = "step by step") -> Recorder:
     agent = build_agent(RunConfig(encoder=encoder, learner=learner, seed=1))
     worlds = MountainHikeConfig(1.0).make(learner.n_envs, 2, torch.device("cpu"))
+    if way == "step by step":
+        agent.encoder.recorder = lambda: None
     made = Recorder(learner, agent, worlds, torch.Generator().manual_seed(3))
     if way == "step by step":
-        made.recorder = None
+        assert made.recorder is None
     elif learner.window == "clones" and getattr(encoder, "resample", None) != "none":
         assert made.recorder is not None
     return made
@@ -85,7 +88,9 @@ def by_hand(learner: Recorder, n_segments: int, cut) -> list[list[torch.Tensor]]
         carry = tree.detach(carry) if cut(i) else carry
         segment, carry = collect(learner.agent, act, learner.worlds, carry, 4, False)
         total = losses.combine(learner.terms(segment), learner.config.weights)
-        gradients.append(list(torch.autograd.grad(total, learner.parameters, retain_graph=True)))
+        gradients.append(
+            list(torch.autograd.grad(total, list(learner.agent.parameters()), retain_graph=True))
+        )
     return gradients
 
 

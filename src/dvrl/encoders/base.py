@@ -79,13 +79,17 @@ class Replayed(NamedTuple):
 class Recorder(ABC, Generic[Belief]):
     """Acts step by step without gradients, then derives the whole segment at once.
 
-    A segment works on copies of the parameters (`weights`), which stay as they are when the
-    optimiser steps, so that a later segment's gradient can still pass through it.
+    Where gradients of later segments pass through, a segment works on copies of the parameters,
+    which stay as they are when the optimiser steps.
     """
 
     @abstractmethod
-    def weights(self) -> tuple:
-        """Copies of the parameters that gradients of later segments pass through."""
+    def copied(self) -> list[nn.Parameter]:
+        """The parameters to copy for every segment; the others are used as they are."""
+
+    @abstractmethod
+    def weights(self, copies: Sequence[Tensor]) -> tuple:
+        """Copies of `copied()` in the form that `step` and `replay` want."""
 
     @abstractmethod
     def step(

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from dvrl.core import gru, tree
 from dvrl.encoders.base import BeliefEncoder, Inputs, Recorder, Replayed, Update
 from dvrl.fuse import fusable
-from dvrl.nets.layers import GaussianHead, copies, gru_cell, mlp, new_gate_first
+from dvrl.nets.layers import GaussianHead, gru_cell, mlp, named, new_gate_first
 
 
 class GruBelief(NamedTuple):
@@ -119,16 +119,16 @@ class GruRecorder(Recorder[GruBelief]):
     def __init__(self, encoder: GruEncoder) -> None:
         self.encoder = encoder
 
-    def weights(self) -> SegmentWeights:
-        encoder, cell = self.encoder, self.encoder.cell
-        return SegmentWeights(
-            copies(encoder.embed_action),
-            copies(encoder.embed_obs),
-            new_gate_first(cell.weight_ih),
-            new_gate_first(cell.bias_ih),
-            cell.weight_hh.clone(),
-            cell.bias_hh.clone(),
-        )
+    def copied(self) -> list[nn.Parameter]:
+        encoder = self.encoder
+        modules = encoder.embed_action, encoder.embed_obs, encoder.cell
+        return [p for m in modules for p in m.parameters()]
+
+    def weights(self, copies: Sequence[Tensor]) -> SegmentWeights:
+        encoder, remaining = self.encoder, iter(copies)
+        action, obs = (named(m, remaining) for m in (encoder.embed_action, encoder.embed_obs))
+        w_ih, w_hh, b_ih, b_hh = remaining
+        return SegmentWeights(action, obs, new_gate_first(w_ih), new_gate_first(b_ih), w_hh, b_hh)
 
     def step(
         self,

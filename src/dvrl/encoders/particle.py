@@ -15,7 +15,7 @@ from dvrl.encoders.base import BeliefEncoder, Inputs, Recorder, Replayed, Update
 from dvrl.fuse import fusable
 from dvrl.models.replay import Moved, MoveTape, MoveWeights, move, replay
 from dvrl.models.vrnn import VRNN, GenerativeModel
-from dvrl.nets.layers import copies, new_gate_first
+from dvrl.nets.layers import named, new_gate_first
 
 
 class ParticleBelief(NamedTuple):
@@ -204,11 +204,16 @@ class ParticleRecorder(Recorder[ParticleBelief]):
         self.encoder = encoder
         self.model = model
 
-    def weights(self) -> SegmentWeights:
+    def copied(self) -> list[nn.Parameter]:
         model = self.model
-        return SegmentWeights(
-            copies(model.embed_action), copies(model.embed_obs), model.move_weights()
-        )
+        return [
+            p for m in (model.embed_action, model.embed_obs, *model.movers) for p in m.parameters()
+        ]
+
+    def weights(self, copies: Sequence[Tensor]) -> SegmentWeights:
+        remaining = iter(copies)
+        action, obs = (named(m, remaining) for m in (self.model.embed_action, self.model.embed_obs))
+        return SegmentWeights(action, obs, self.model.move_weights(*remaining))
 
     def step(
         self,

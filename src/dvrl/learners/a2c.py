@@ -15,7 +15,7 @@ from dvrl.envs.worlds import Worlds
 from dvrl.fuse import fusable
 from dvrl.learners.config import A2CConfig
 from dvrl.learners.optimiser import Optimiser
-from dvrl.rollout.segment import Act, Carry, Outcome, Segment, collect, record
+from dvrl.rollout.segment import Act, Carry, Outcome, Segment, Tape, collect, record
 
 
 class A2C:
@@ -30,8 +30,13 @@ class A2C:
         self.generator = generator
         # Old activations under new weights are autograd's own doing: no short way there.
         self.recorder = agent.encoder.recorder() if config.window == "clones" else None
-        self.parameters = list(agent.parameters())
+        self.copied = [] if self.recorder is None else self.recorder.copied()
+        known = set(map(id, self.copied))
+        self.parameters = [*self.copied, *(p for p in agent.parameters() if id(p) not in known)]
         self.optimiser = Optimiser(config, self.parameters)
+        # The copied parameters once more, as one leaf: their gradients of all segments meet in it.
+        self.source = self.optimiser.flat[: sum(p.numel() for p in self.copied)].detach()
+        self.source.requires_grad_()
 
     def set_lr(self, lr: float) -> None:
         """The learning rate of the updates to come."""
@@ -42,14 +47,15 @@ class A2C:
 
         The i-th update sends its own n_s-step loss back through i * n_s steps.
         """
-        outcomes, rows = [], []
+        outcomes, rows, infos = [], [], []
         for i in range(self.config.segments):
             closes = i == self.config.segments - 1
             carry, segment, metrics = self.update(carry, retain_graph=not closes)
             # Only what carries no graph is kept: the old losses can go while the window is open.
             outcomes.append(Outcome(segment.reward, segment.ended))
             rows.append(metrics)
-        means = {name: torch.stack([row[name] for row in rows]).mean() for name in rows[0]}
+            infos += segment.infos
+        means = _means(rows) | _seen(infos)
         return tree.detach(carry), outcomes, means  # the window is full: the gradient ends here
 
     def update(
@@ -61,7 +67,7 @@ class A2C:
         norm = self.optimise(total, retain_graph)
         usable = norm.isfinite()
         metrics |= {"grad_norm": torch.where(usable, norm, 0.0), "skipped": (~usable).float()}
-        return carry, segment, metrics | self._seen(segment.infos)
+        return carry, segment, metrics
 
     @fusable
     def _total(self, segment: Segment) -> tuple[Float[Tensor, ""], dict[str, Float[Tensor, ""]]]:
@@ -73,19 +79,18 @@ class A2C:
             "value": segment.value.detach().mean(),
         }
 
-    @fusable
-    def _seen(self, infos: Sequence[Info]) -> dict[str, Float[Tensor, ""]]:
-        return type(infos[0]).metrics(infos)
-
     def experience(self, carry: Carry) -> tuple[Segment, Carry]:
         """n_s steps in every world, by the shorter way where the encoder knows one."""
         c = self.config
         if self.recorder is not None:
-            return record(
-                self.agent, self.recorder, self.worlds, carry, c.n_steps, c.bootstrap_cuts,
-                self.generator,
-            )  # fmt: skip
+            tape = Tape(self.agent, self.recorder, self.copies(), self.generator)
+            return record(tape, self.worlds, carry, c.n_steps, c.bootstrap_cuts)
         return collect(self.agent, self.act(), self.worlds, carry, c.n_steps, c.bootstrap_cuts)
+
+    def copies(self) -> list[Tensor]:
+        """The parameters a recorder copies, as they are now; gradients meet in `source`."""
+        parts = self.source.clone().split(self.optimiser.sizes[: len(self.copied)])
+        return [part.view_as(p) for part, p in zip(parts, self.copied, strict=True)]
 
     def act(self) -> Act:
         """The agent on parameters that stay as they are while the window is open."""
@@ -122,7 +127,22 @@ class A2C:
         A gradient that is not a number (a particle's density overflowed) changes nothing: the
         update counts as skipped.
         """
-        gradients = torch.autograd.grad(
-            total, self.parameters, retain_graph=retain_graph, materialize_grads=True
+        n = len(self.copied)
+        leaves = [self.source, *self.parameters[n:]] if n else self.parameters
+        gradients = list(
+            torch.autograd.grad(total, leaves, retain_graph=retain_graph, materialize_grads=True)
         )
+        if n:
+            parts = gradients[0].split(self.optimiser.sizes[:n])
+            gradients[:1] = [part.view_as(p) for part, p in zip(parts, self.copied, strict=True)]
         return self.optimiser.step(gradients)
+
+
+@fusable
+def _means(rows: Sequence[dict[str, Tensor]]) -> dict[str, Float[Tensor, ""]]:
+    return {name: torch.stack([row[name] for row in rows]).mean() for name in rows[0]}
+
+
+@fusable
+def _seen(infos: Sequence[Info]) -> dict[str, Float[Tensor, ""]]:
+    return type(infos[0]).metrics(infos)

@@ -98,7 +98,8 @@ class Graph(Engine):
         self._under_way: deque[tuple[torch.cuda.Event, Tensor]] = deque()
 
     def launch(self) -> None:
-        cuts = self.worlds.cuts_ahead(self.learner.config.n_grad)
+        config = self.learner.config
+        cuts = self.worlds.cuts_ahead(config.n_grad) if config.bootstrap_cuts else ()
         if cuts not in self._graphs:
             self._graphs[cuts] = self._capture()
         graph, packed = self._graphs[cuts]
@@ -109,7 +110,7 @@ class Graph(Engine):
             slot.copy_(packed, non_blocking=True)
             event = torch.cuda.Event()
             event.record()
-        self.worlds.skip(self.learner.config.n_grad)
+        self.worlds.skip(config.n_grad)
         self._under_way.append((event, slot))
 
     def result(self) -> Results:

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dvrl.core.laws import Gaussian
+from dvrl.fuse import fusable
 from dvrl.models.replay import MoveWeights
 from dvrl.nets.layers import (
     ContextGRUCell,
@@ -103,20 +104,26 @@ class VRNN(GenerativeModel):
     ) -> Float[Tensor, "N K H"]:
         return self._transition(e, torch.cat([x, a], -1), h_tm1)
 
-    def move_weights(self) -> MoveWeights:
-        """Proposal, phi^z and transition, copied and packed for `models.replay`."""
-        q, head, cell = self._proposal, self._proposal_head, self._transition
-        embed = self.embed_latent[0]
-        w_own, w_context = cell.weight_ih.split(cell.split, 1)
-        q_own, q_context = q.weight.split(q.split, 1)
+    @property
+    def movers(self) -> tuple[nn.Module, ...]:
+        """What moves particles: phi^z, proposal and transition."""
+        return self.embed_latent, self._proposal, self._proposal_head, self._transition
+
+    @fusable
+    def move_weights(self, *copies: Tensor) -> MoveWeights:
+        """Copies of the parameters of `movers`, packed for `models.replay`."""
+        embed, embed_bias, q, q_bias, mean, mean_bias, var, var_bias, *cell = copies
+        w_ih, w_hh, b_ih, b_hh = cell
+        w_own, w_context = w_ih.split(self._transition.split, 1)
+        q_own, q_context = q.split(self._proposal.split, 1)
         return MoveWeights(
             context=torch.cat([new_gate_first(w_context), q_context]),
-            context_bias=torch.cat([new_gate_first(cell.bias_ih), torch.zeros_like(q.bias)]),
-            state=torch.cat([cell.weight_hh, q_own]),
-            state_bias=torch.cat([cell.bias_hh, q.bias]),
-            head=torch.cat([head.mean.weight, head.var.weight]),
-            head_bias=torch.cat([head.mean.bias, head.var.bias]),
-            embed=embed.weight.clone(),
-            embed_bias=embed.bias.clone(),
+            context_bias=torch.cat([new_gate_first(b_ih), torch.zeros_like(q_bias)]),
+            state=torch.cat([w_hh, q_own]),
+            state_bias=torch.cat([b_hh, q_bias]),
+            head=torch.cat([mean, var]),
+            head_bias=torch.cat([mean_bias, var_bias]),
+            embed=embed,
+            embed_bias=embed_bias,
             gates=new_gate_first(w_own),
         )

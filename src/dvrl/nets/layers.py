@@ -5,7 +5,7 @@ W_h h + (W_c context + b): the bracket is computed once per environment and adde
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from jaxtyping import Float
@@ -100,9 +100,9 @@ def new_gate_first(gates: Float[Tensor, "G *D"]) -> Float[Tensor, "G *D"]:
     return torch.cat([n, r, u])
 
 
-def copies(module: nn.Module) -> dict[str, Tensor]:
-    """The parameters as they are now, for `functional_call`; gradients reach the parameters."""
-    return {name: p.clone() for name, p in module.named_parameters()}
+def named(module: nn.Module, tensors: Iterator[Tensor]) -> dict[str, Tensor]:
+    """The next tensors by the names of the module's parameters, for `functional_call`."""
+    return {name: next(tensors) for name, _ in module.named_parameters()}
 
 
 class GaussianHead(nn.Module):

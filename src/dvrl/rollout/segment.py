@@ -125,19 +125,12 @@ def collect(
 
 
 def record(
-    agent: ActorCritic,
-    recorder: Recorder,
-    worlds: Worlds,
-    carry: Carry,
-    n_steps: int,
-    bootstrap_cuts: bool,
-    generator: torch.Generator,
+    tape: "Tape", worlds: Worlds, carry: Carry, n_steps: int, bootstrap_cuts: bool
 ) -> tuple[Segment, Carry]:
     """`collect` by an encoder that acts first and derives later: the same gradients, sooner."""
-    tape = Tape(agent, recorder, generator)
     with torch.no_grad():
         segment, after = collect(
-            agent, tape.act, worlds, carry, n_steps, bootstrap_cuts, look=tape.look
+            tape.agent, tape.act, worlds, carry, n_steps, bootstrap_cuts, look=tape.look
         )
     steps, belief = tape.replay(segment, carry.belief)
     return steps, after._replace(belief=belief)
@@ -146,11 +139,17 @@ def record(
 class Tape:
     """An agent that remembers what it did."""
 
-    def __init__(self, agent: ActorCritic, recorder: Recorder, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        agent: ActorCritic,
+        recorder: Recorder,
+        copies: Sequence[Tensor],
+        generator: torch.Generator,
+    ) -> None:
         self.agent = agent
         self.recorder = recorder
         self.generator = generator
-        self.weights = recorder.weights()
+        self.weights = recorder.weights(copies)
         self.taken: list[tuple[Tensor, Tensor, Tensor, tuple]] = []
 
     def act(
