@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -28,6 +28,7 @@ Deep variational reinforcement learning: agents that act on a learned belief.
   dvrl train WORLD    train an agent; the same command again continues an unfinished run
   dvrl evaluate RUN   play a run's agent with frozen weights and print what it earns
   dvrl show RUN       draw a run's learning curve and its hikes, and build its page
+  dvrl bench WHAT     measure this machine: hike (training speed), check (engines agree)
 
 WORLD is mountain-hike, or gym:ID for a Gymnasium environment (gym:CartPole-v1).
 `dvrl COMMAND --help` lists the flags of a command.
@@ -47,8 +48,16 @@ class Train:
     keeps up, for a GPU; paper: every constant as published."""
     out: Path | None = None
     """Directory of the run (default: runs/WORLD-AGENT-PRESET-sSEED)."""
+    seeds: str | None = None
+    """Several runs side by side, one for each seed: 0-4, or 1,3,7. Their directories carry the seed
+    in their name."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train."""
+    engine: Literal["auto", "eager", "graph"] = "auto"
+    """graph: a whole gradient window is captured once and replayed on the GPU; eager: operation by
+    operation; auto: graph where it can be."""
+    precision: Literal["float32", "tf32"] = "float32"
+    """Of matrix products on a GPU; tf32 is faster and rounds to 10 bits (docs/performance.md)."""
     threads: int = 1
     """CPU threads; one is fastest for small networks."""
     checkpoint_seconds: float = 60.0
@@ -85,6 +94,44 @@ class Show:
     """Seed of the hikes."""
 
 
+@dataclasses.dataclass(frozen=True)
+class BenchHike:
+    """Measure how fast agents train on Mountain Hike; prints a table and writes JSON."""
+
+    agents: str = "dvrl,rnn"
+    """Agents to measure."""
+    particles: str = "1,10,30"
+    """K of dvrl."""
+    envs: str = "16"
+    """n_e, environments of a run."""
+    runs: str = "1"
+    """Runs side by side."""
+    preset: PresetName = "paper"
+    """Sizes and constants."""
+    repeats: int = 5
+    """Stretches measured; their median is shown."""
+    seconds: float = 2.0
+    """Length of a stretch."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to train."""
+    precision: Literal["float32", "tf32"] = "float32"
+    """Of matrix products on a GPU."""
+    threads: int = 1
+    """CPU threads."""
+    out: Path = Path("bench-hike.json")
+    """File for the numbers."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchCheck:
+    """On a GPU: engines agree, runs side by side are runs alone, memory stays flat."""
+
+    preset: PresetName = "paper"
+    """Sizes and constants."""
+    updates: int = 10_000
+    """Updates over which memory is watched."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; its exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
@@ -93,6 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "train": train,
         "evaluate": evaluate,
         "show": show,
+        "bench": bench,
     }
     if argv == ["--version"]:
         print(f"dvrl {version('dvrl')}")
@@ -125,22 +173,51 @@ def train(argv: list[str]) -> int:
     args = parse_train(argv)
     if args.print_config:
         return print_config(args.config)
-    from dvrl.runs.progress import choose_display
-    from dvrl.runs.train import train as run_training
+    from dvrl.runs.progress import choose_displays
+    from dvrl.runs.train import train_many
 
-    out = args.out or default_out(args)
-    display = choose_display()
-    display.say(f"{args.config.world.name}, {args.agent} ({args.preset}) -> {out}")
-    run_training(
-        args.config,
-        out,
+    runs = planned(args)
+    displays = choose_displays([f"s{c.seed}  " if len(runs) > 1 else "" for c, _ in runs])
+    for display, (config, out) in zip(displays, runs, strict=True):
+        display.say(f"{config.world.name}, {args.agent} ({args.preset}) -> {out}")
+    train_many(
+        runs,
         device=args.device,
+        engine=args.engine,
+        precision=args.precision,
         threads=args.threads,
         checkpoint_seconds=args.checkpoint_seconds,
-        display=display,
+        displays=displays,
     )
-    display.say(f"finished: {out}  (look at it: dvrl show {shlex.quote(str(out))})")
+    for display, (_, out) in zip(displays, runs, strict=True):
+        display.say(f"finished: {out}  (look at it: dvrl show {shlex.quote(str(out))})")
     return 0
+
+
+def planned(args: Train) -> list[tuple[RunConfig, Path]]:
+    """The runs that were asked for and their directories."""
+    if args.seeds is None:
+        return [(args.config, args.out or default_out(args, args.config))]
+    configs = [dataclasses.replace(args.config, seed=seed) for seed in parse_seeds(args.seeds)]
+    if args.out is None:
+        return [(config, default_out(args, config)) for config in configs]
+    return [(config, args.out / f"s{config.seed}") for config in configs]
+
+
+def parse_seeds(text: str) -> list[int]:
+    """`0-4,7` as 0, 1, 2, 3, 4, 7."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        if match is None:
+            raise UsageError(f"seeds are {text!r}; they must look like 0-4 or 1,3,7")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if first > last:
+            raise UsageError(f"seeds are {text!r}; a range must go upwards, as in 0-4")
+        seeds += range(first, last + 1)
+    if len(set(seeds)) != len(seeds):
+        raise UsageError(f"seeds are {text!r}; each seed must be named once")
+    return seeds
 
 
 def parse_train(argv: list[str]) -> Train:
@@ -182,13 +259,13 @@ def parse_world(name: str) -> WorldConfig:
     raise UsageError(f"there is no world {name!r}; there are mountain-hike and gym:ID")
 
 
-def default_out(args: Train) -> Path:
-    world = args.config.world
+def default_out(args: Train, config: RunConfig) -> Path:
+    world = config.world
     if isinstance(world, MountainHikeConfig):
         name = f"hike{world.sigma:g}"
     else:
         name = world.id.replace("/", "-")
-    return Path("runs") / f"{name}-{args.agent}-{args.preset}-s{args.config.seed}"
+    return Path("runs") / f"{name}-{args.agent}-{args.preset}-s{config.seed}"
 
 
 def print_config(config: RunConfig) -> int:
@@ -202,9 +279,9 @@ def print_config(config: RunConfig) -> int:
 def evaluate(argv: list[str]) -> int:
     args = tyro.cli(Evaluate, args=argv, prog="dvrl evaluate")
     from dvrl.runs.evaluate import evaluate_run
-    from dvrl.runs.guard import threads_set
+    from dvrl.runs.guard import numerics
 
-    with threads_set(1):
+    with numerics(1):
         result = evaluate_run(
             args.run,
             episodes=args.episodes,
@@ -220,15 +297,86 @@ def evaluate(argv: list[str]) -> int:
 def show(argv: list[str]) -> int:
     args = tyro.cli(Show, args=argv, prog="dvrl show")
     from dvrl.reports.page import build_page
-    from dvrl.runs.guard import threads_set
+    from dvrl.runs.guard import numerics
     from dvrl.runs.inspect import record_traces
 
-    with threads_set(1):
+    with numerics(1):
         record_traces(args.run, args.seed)
     page, pictures = build_page(args.run)
     for path in [*pictures, page]:
         print(path)
     return 0
+
+
+def bench(argv: list[str]) -> int:
+    if argv[:1] == ["hike"]:
+        return bench_hike(tyro.cli(BenchHike, args=argv[1:], prog="dvrl bench hike"))
+    if argv[:1] == ["check"]:
+        return bench_check(tyro.cli(BenchCheck, args=argv[1:], prog="dvrl bench check"))
+    raise UsageError("bench needs to know what: dvrl bench hike, or dvrl bench check")
+
+
+def bench_check(args: BenchCheck) -> int:
+    from dvrl.experiments.check import checks
+    from dvrl.runs.build import choose_device
+    from dvrl.runs.guard import numerics
+
+    failed = 0
+    with numerics(1):
+        for finding in checks(choose_device("cuda"), args.updates, args.preset):
+            verdict = "holds" if finding.holds else "FAILS"
+            failed += not finding.holds
+            print(
+                f"{verdict}  {finding.value:9.2e} <= {finding.bound:g}  {finding.name}", flush=True
+            )
+    print("all hold" if not failed else f"{failed} failed")
+    return 1 if failed else 0
+
+
+def bench_hike(args: BenchHike) -> int:
+    from dvrl.experiments import bench as benches
+    from dvrl.records.layout import write_json
+    from dvrl.runs.build import choose_device
+    from dvrl.runs.guard import numerics
+
+    numbers = {name: parse_numbers(name, getattr(args, name)) for name in BENCH_NUMBERS}
+    agents = args.agents.split(",")
+    cells = list(benches.grid(agents, **numbers, preset=args.preset))
+    print(BENCH_HEADER)
+    with numerics(args.threads, args.precision):
+        result = benches.bench(
+            cells,
+            choose_device(args.device),
+            args.repeats,
+            args.seconds,
+            lambda row: print(bench_line(row), flush=True),
+        )
+    write_json(args.out, result)
+    print(f"{args.out}  ({result['machine']['device']})")
+    return 0
+
+
+BENCH_NUMBERS = ("particles", "envs", "runs")
+BENCH_HEADER = (
+    "agent     K    n_e  runs  engine     steps/s   lowest  highest  ms/update  peak MiB  x eager"
+)
+
+
+def bench_line(row: dict[str, Any]) -> str:
+    eager = f"{row['times_eager']:8.1f}" if row["times_eager"] else "       -"
+    return (
+        f"{row['agent']:<6}{row['particles'] or '-':>5}{row['envs']:>7}{row['runs']:>6}"
+        f"  {row['engine']:<6}{row['steps_per_second']:>12,.0f}{row['lowest']:>9,.0f}"
+        f"{row['highest']:>9,.0f}{row['ms_per_update']:>11.3f}{row['peak_mib']:>10,.0f}{eager}"
+    )
+
+
+def parse_numbers(name: str, text: str) -> list[int]:
+    """`1,5,15` as numbers."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise UsageError(f"{name} is {text!r}; it must be whole numbers above 0, as in 1,5,15")
+    return [int(part) for part in parts]
 
 
 def complain(sentence: str, code: int = 2) -> int:

@@ -113,13 +113,13 @@ def test_fewer_steps_than_a_run_has_change_nothing(trained):
 
 
 def test_another_number_of_threads_is_mentioned_and_another_device_refused(trained, monkeypatch):
-    from dvrl.runs import resume
+    from dvrl.runs import run
 
     listener = Listener()
     train(tiny(steps=420), trained, device="cpu", threads=2, display=listener)
     assert any("threads was 1 and is 2" in s for s in listener.heard)
-    honest = resume.made_with
-    monkeypatch.setattr(resume, "made_with", lambda device: honest(device) | {"device": "cuda"})
+    honest = run.made_with
+    monkeypatch.setattr(run, "made_with", lambda *args: honest(*args) | {"device": "cuda"})
     with pytest.raises(UsageError, match="continue with --device cpu"):
         train(tiny(steps=440), trained, device="cpu")
 

@@ -155,7 +155,7 @@ def _(gates_i: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     kernels = _kernels(weight)
     if kernels is None:
         return scan_last._init_fn(gates_i, weight, bias)
-    return kernels.forward(gates_i, weight, bias, taped=False)[0]
+    return kernels.forward(gates_i, weight, bias, taped=False, tf32=_tf32())[0]
 
 
 @scan_taped.register_kernel("cuda")
@@ -163,7 +163,7 @@ def _(gates_i: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Te
     kernels = _kernels(weight)
     if kernels is None:
         return scan_taped._init_fn(gates_i, weight, bias)
-    return kernels.forward(gates_i, weight, bias, taped=True)
+    return kernels.forward(gates_i, weight, bias, taped=True, tf32=_tf32())
 
 
 @scan_back.register_kernel("cuda")
@@ -171,7 +171,12 @@ def _(d_last: Tensor, before: Tensor, tape: Tensor, weight: Tensor) -> Tensor:
     kernels = _kernels(weight)
     if kernels is None:
         return scan_back._init_fn(d_last, before, tape, weight)
-    return kernels.backward(d_last, before, tape, weight)
+    return kernels.backward(d_last, before, tape, weight, tf32=_tf32())
+
+
+def _tf32() -> bool:
+    """Whether matrix products on this GPU may be rounded to tf32."""
+    return torch.backends.cuda.matmul.allow_tf32
 
 
 def _kernels(weight: Tensor) -> ModuleType | None:

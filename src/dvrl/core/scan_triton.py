@@ -1,7 +1,9 @@
-"""The scan of core.gru as one kernel on a GPU: a program per row, the weights in its registers.
+"""The scan of core.gru as one kernel on a GPU, the weights on the chip from the first input to the
+last.
 
-Plain float32, no tensor cores: a row's product is a matrix times a vector, bound by the latency of
-one input after the other. Held to core.gru's own loop by tests in Triton's interpreter.
+A program per row computes in plain float32: a matrix times a vector, bound by the latency of one
+input after the other. Where there are many rows and tf32 is allowed, a program per 16 rows uses the
+tensor cores. Held to core.gru's own loop by tests in Triton's interpreter.
 """
 
 import torch
@@ -124,37 +126,130 @@ def _backward(
         r, u, n, n_h, h = next_r, next_u, next_n, next_nh, next_h
 
 
+@triton.jit
+def _forward_rows(
+    gates_ptr, w_ptr, b_ptr, last_ptr, before_ptr, tape_ptr, n_rows,
+    L: tl.constexpr, H: tl.constexpr, BLOCK: tl.constexpr, TAPED: tl.constexpr,
+):  # fmt: skip
+    """BLOCK rows per program."""
+    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)[:, None]
+    column = tl.arange(0, H)[None, :]
+    there = row < n_rows
+    w_ptr += column * H + tl.arange(0, H)[:, None]  # transposed
+    w_r = tl.load(w_ptr)
+    w_u = tl.load(w_ptr + H * H)
+    w_n = tl.load(w_ptr + 2 * H * H)
+    b_r = tl.load(b_ptr + column)
+    b_u = tl.load(b_ptr + H + column)
+    b_n = tl.load(b_ptr + 2 * H + column)
+    gates_ptr += row * (L * 3 * H) + column
+    before_ptr += row * (L * H) + column
+    tape_ptr += row * (L * 4 * H) + column
+    h = tl.zeros([BLOCK, H], tl.float32)
+    for _ in range(L):
+        gate_n = tl.load(gates_ptr, mask=there, other=0.0)
+        gate_r = tl.load(gates_ptr + H, mask=there, other=0.0)
+        gate_u = tl.load(gates_ptr + 2 * H, mask=there, other=0.0)
+        r = tl.sigmoid(gate_r + b_r + tl.dot(h, w_r, input_precision="tf32"))
+        u = tl.sigmoid(gate_u + b_u + tl.dot(h, w_u, input_precision="tf32"))
+        n_h = b_n + tl.dot(h, w_n, input_precision="tf32")
+        n = 2 * tl.sigmoid(2 * (gate_n + r * n_h)) - 1  # tanh
+        if TAPED:
+            tl.store(before_ptr, h, mask=there)
+            tl.store(tape_ptr, r, mask=there)
+            tl.store(tape_ptr + H, u, mask=there)
+            tl.store(tape_ptr + 2 * H, n, mask=there)
+            tl.store(tape_ptr + 3 * H, n_h, mask=there)
+            before_ptr += H
+            tape_ptr += 4 * H
+        h = n + u * (h - n)
+        gates_ptr += 3 * H
+    tl.store(last_ptr + row * H + column, h, mask=there)
+
+
+@triton.jit
+def _backward_rows(
+    d_last_ptr, before_ptr, tape_ptr, w_ptr, d_gates_ptr, n_rows,
+    L: tl.constexpr, H: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """BLOCK rows per program, from the last input to the first."""
+    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)[:, None]
+    column = tl.arange(0, H)[None, :]
+    there = row < n_rows
+    w_ptr += tl.arange(0, H)[:, None] * H + column
+    w_r = tl.load(w_ptr)
+    w_u = tl.load(w_ptr + H * H)
+    w_n = tl.load(w_ptr + 2 * H * H)
+    step = row * L + L - 1
+    before_ptr += step * H + column
+    tape_ptr += step * (4 * H) + column
+    d_gates_ptr += step * (4 * H) + column
+    d_h = tl.load(d_last_ptr + row * H + column, mask=there, other=0.0)
+    for _ in range(L):
+        r = tl.load(tape_ptr, mask=there, other=0.0)
+        u = tl.load(tape_ptr + H, mask=there, other=0.0)
+        n = tl.load(tape_ptr + 2 * H, mask=there, other=0.0)
+        n_h = tl.load(tape_ptr + 3 * H, mask=there, other=0.0)
+        h = tl.load(before_ptr, mask=there, other=0.0)
+        d_n = d_h * (1 - u) * (1 - n * n)
+        d_u = d_h * (h - n) * u * (1 - u)
+        d_r = d_n * n_h * r * (1 - r)
+        d_nh = d_n * r
+        tl.store(d_gates_ptr, d_n, mask=there)
+        tl.store(d_gates_ptr + H, d_r, mask=there)
+        tl.store(d_gates_ptr + 2 * H, d_u, mask=there)
+        tl.store(d_gates_ptr + 3 * H, d_nh, mask=there)
+        d_h = d_h * u + tl.dot(d_r, w_r, input_precision="tf32")
+        d_h += tl.dot(d_u, w_u, input_precision="tf32")
+        d_h += tl.dot(d_nh, w_n, input_precision="tf32")
+        before_ptr -= H
+        tape_ptr -= 4 * H
+        d_gates_ptr -= 4 * H
+
+
+ROWS = 16
+"""Rows per program with tensor cores, the fewest they take."""
+MANY = 256
+"""Rows from which on a program per 16 rows is faster than a program per row."""
+
+
 def supports(hidden: int) -> bool:
-    """Sizes whose weights fit the registers of one program."""
+    """Sizes whose weights fit one program."""
     return hidden in (16, 32, 64, 128)
 
 
-def _shape(hidden: int) -> dict[str, int]:
+def _row_shape(hidden: int) -> dict[str, int]:
     warps = hidden // 16
     return {"H": hidden, "LANES": min(hidden // 4, 32 * warps // hidden), "num_warps": warps}
 
 
 def forward(
-    gates_i: Tensor, weight: Tensor, bias: Tensor, taped: bool
+    gates_i: Tensor, weight: Tensor, bias: Tensor, taped: bool, tf32: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """core.gru.scan_taped; without `taped` the second and third result mean nothing."""
     n, length, hidden = *gates_i.shape[:2], weight.shape[1]
     last = gates_i.new_empty(n, hidden)
     before = gates_i.new_empty(n, length, hidden) if taped else last
     tape = gates_i.new_empty(n, length, 4 * hidden) if taped else last
-    _forward[(n,)](
-        gates_i.contiguous(), weight.contiguous(), bias.contiguous(), last, before, tape,
-        L=length, TAPED=taped, **_shape(hidden),
-    )  # fmt: skip
+    tensors = gates_i.contiguous(), weight.contiguous(), bias.contiguous(), last, before, tape
+    if tf32 and n >= MANY:
+        _forward_rows[(triton.cdiv(n, ROWS),)](
+            *tensors, n, L=length, H=hidden, BLOCK=ROWS, TAPED=taped, num_warps=8
+        )
+    else:
+        _forward[(n,)](*tensors, L=length, TAPED=taped, **_row_shape(hidden))
     return last, before, tape
 
 
-def backward(d_last: Tensor, before: Tensor, tape: Tensor, weight: Tensor) -> Tensor:
+def backward(d_last: Tensor, before: Tensor, tape: Tensor, weight: Tensor, tf32: bool) -> Tensor:
     """core.gru.scan_back."""
     n, length, hidden = before.shape
     d_gates = torch.empty_like(tape)
-    _backward[(n,)](
-        d_last.contiguous(), before, tape, weight.contiguous(), d_gates, 1,
-        L=length, **_shape(hidden),
-    )  # fmt: skip
+    tensors = d_last.contiguous(), before, tape, weight.contiguous(), d_gates
+    if tf32 and n >= MANY:
+        _backward_rows[(triton.cdiv(n, ROWS),)](
+            *tensors, n, L=length, H=hidden, BLOCK=ROWS, num_warps=8
+        )
+    else:
+        _backward[(n,)](*tensors, 1, L=length, **_row_shape(hidden))
     return d_gates

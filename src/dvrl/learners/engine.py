@@ -41,8 +41,8 @@ class Engine(ABC):
     carry: Carry
 
     @abstractmethod
-    def launch(self) -> None:
-        """Begin the next window."""
+    def launch(self, lr: float) -> None:
+        """Begin the next window, with learning rate `lr`."""
 
     @abstractmethod
     def result(self) -> Results:
@@ -64,7 +64,8 @@ class Eager(Engine):
         self.carry = carry
         self._results: deque[Results] = deque()
 
-    def launch(self) -> None:
+    def launch(self, lr: float) -> None:
+        self.learner.set_lr(lr)
         self.carry, outcomes, means = self.learner.window(self.carry)
         vector = pack(outcomes, means).cpu()
         self._results.append(unpack(vector.numpy(), list(means), self.learner.worlds.n))
@@ -97,13 +98,14 @@ class Graph(Engine):
         self._slots: deque[Tensor] = deque()
         self._under_way: deque[tuple[torch.cuda.Event, Tensor]] = deque()
 
-    def launch(self) -> None:
+    def launch(self, lr: float) -> None:
         config = self.learner.config
         cuts = self.worlds.cuts_ahead(config.n_grad) if config.bootstrap_cuts else ()
         if cuts not in self._graphs:
             self._graphs[cuts] = self._capture()
         graph, packed = self._graphs[cuts]
         with torch.cuda.stream(self.stream):
+            self.learner.set_lr(lr)  # in the stream's order: the window before may still read it
             graph.replay()
             slot = self._slots.popleft() if self._slots else torch.empty_like(packed).cpu()
             slot = slot if slot.is_pinned() else slot.pin_memory()

@@ -31,6 +31,8 @@ class Optimiser:
         self.flat = torch.cat([p.detach().flatten() for p in parameters])
         for p, part in zip(parameters, self.flat.split(self.sizes), strict=True):
             p.data = part.view_as(p)
+        self.gradient = torch.zeros_like(self.flat)
+        """The last one, clipped."""
         self.lr = self.flat.new_tensor(config.lr)
         self.slots = {"square": torch.zeros_like(self.flat)}
         self.rule = rmsprop
@@ -40,8 +42,8 @@ class Optimiser:
 
     def step(self, gradients: Sequence[Tensor]) -> Float[Tensor, ""]:
         """Clip, step; the norm before clipping. A gradient that is no number changes nothing."""
-        gradient, norm = clipped(gradients, self.clip_norm)
-        self.rule(self.flat, self.slots, self.lr, gradient, norm.isfinite())
+        self.gradient, norm = clipped(gradients, self.clip_norm)
+        self.rule(self.flat, self.slots, self.lr, self.gradient, norm.isfinite())
         return norm
 
     def load(self, slots: dict[str, Tensor]) -> None:

@@ -5,24 +5,30 @@ import fcntl
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import torch
 
 from dvrl.records.layout import RunFiles
 from dvrl.runs.errors import RunFailed, UsageError
 
+Precision = Literal["float32", "tf32"]
+
 
 @contextmanager
-def threads_set(threads: int) -> Iterator[None]:
-    """A number of CPU threads for a while; and float32 that is float32 on the GPU too."""
-    before, tf32 = torch.get_num_threads(), torch.backends.cudnn.allow_tf32
+def numerics(threads: int, precision: Precision = "float32") -> Iterator[None]:
+    """CPU threads and the precision of matrix products on a GPU, for a while."""
+    backends = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = torch.get_num_threads(), *(backend.allow_tf32 for backend in backends)
     torch.set_num_threads(threads)
-    torch.backends.cudnn.allow_tf32 = False
+    for backend in backends:
+        backend.allow_tf32 = precision == "tf32"
     try:
         yield
     finally:
-        torch.set_num_threads(before)
-        torch.backends.cudnn.allow_tf32 = tf32
+        torch.set_num_threads(before[0])
+        for backend, allowed in zip(backends, before[1:], strict=True):
+            backend.allow_tf32 = allowed
 
 
 @contextmanager

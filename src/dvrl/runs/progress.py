@@ -1,6 +1,7 @@
 """How a run shows itself: a live line on a terminal, plain lines elsewhere."""
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -46,15 +47,16 @@ class Silent:
 
 
 class PlainDisplay:
-    """A line every few seconds, for logs and pipes."""
+    """A line every few seconds, for logs and pipes; `label` tells runs apart."""
 
-    def __init__(self, seconds: float = 10.0) -> None:
+    def __init__(self, seconds: float = 10.0, label: str = "") -> None:
         self.seconds = seconds
+        self.label = label
         self._last = 0.0
 
     def say(self, sentence: str) -> None:
         with suppress(BrokenPipeError):  # whoever listened has gone; the run goes on
-            print(sentence, flush=True)
+            print(f"{self.label}{sentence}", flush=True)
 
     def show(self, status: Status) -> None:
         now = time.monotonic()
@@ -67,25 +69,22 @@ class PlainDisplay:
 
 
 class LiveDisplay:
-    """A progress bar with the numbers people look at."""
+    """A progress bar with the numbers people look at; several runs share one `Progress`."""
 
-    def __init__(self, console: Console) -> None:
-        self._progress = Progress(
-            BarColumn(bar_width=30),
-            TextColumn("step {task.completed:,.0f}  {task.description}"),
-            TimeRemainingColumn(),
-            console=console,
-        )
+    def __init__(self, progress: Progress, label: str = "") -> None:
+        self._progress = progress
+        self.label = label
         self._task = None
 
     def say(self, sentence: str) -> None:
-        self._progress.console.print(sentence, markup=False, highlight=False)
+        self._progress.console.print(f"{self.label}{sentence}", markup=False, highlight=False)
 
     def show(self, status: Status) -> None:
         if self._task is None:
             self._progress.start()
             self._task = self._progress.add_task("", total=status.steps, completed=status.step)
-        self._progress.update(self._task, completed=status.step, description=_words(status))
+        words = f"{self.label}{_words(status)}"
+        self._progress.update(self._task, completed=status.step, description=words)
 
     def close(self) -> None:
         self._progress.stop()
@@ -93,8 +92,21 @@ class LiveDisplay:
 
 def choose_display() -> Display:
     """Live on a terminal, plain lines elsewhere."""
+    return choose_displays([""])[0]
+
+
+def choose_displays(labels: Sequence[str]) -> list[Display]:
+    """A display for each run, live on a terminal, plain lines elsewhere."""
     console = Console()
-    return LiveDisplay(console) if console.is_terminal else PlainDisplay()
+    if not console.is_terminal:
+        return [PlainDisplay(label=label) for label in labels]
+    progress = Progress(
+        BarColumn(bar_width=30),
+        TextColumn("step {task.completed:,.0f}  {task.description}"),
+        TimeRemainingColumn(),
+        console=console,
+    )
+    return [LiveDisplay(progress, label) for label in labels]
 
 
 def _words(status: Status) -> str:

@@ -46,17 +46,19 @@ def settle_config(files: RunFiles, config: RunConfig) -> None:
     write_json(files.config, to_data(config))
 
 
-def made_with(device: torch.device) -> dict[str, Any]:
+def made_with(device: torch.device, engine: str) -> dict[str, Any]:
     """What exact numbers depend on beside the config."""
     return {
         "device": device.type,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
+        "precision": "tf32" if torch.backends.cuda.matmul.allow_tf32 else "float32",
+        "engine": engine,
     }
 
 
 def continue_from_checkpoint(
-    trainer: Trainer, files: RunFiles, device: torch.device
+    trainer: Trainer, files: RunFiles, made: dict[str, Any]
 ) -> tuple[dict[str, Any] | None, list[str]]:
     """Put the trainer where the newest whole checkpoint left it.
 
@@ -76,7 +78,7 @@ def continue_from_checkpoint(
         if files.metrics.exists():
             said.append("no checkpoint was saved yet: starting from the beginning")
         return None, said
-    said += compare(found.numbers["made_with"], made_with(device), files)
+    said += compare(found.numbers["made_with"], made, files)
     try:
         trainer.restore(found)
     except (RuntimeError, KeyError, AssertionError, ValueError) as error:
@@ -100,7 +102,7 @@ def compare(old: dict[str, Any], new: dict[str, Any], files: RunFiles) -> list[s
         )
     return [
         f"{name} was {old[name]} and is {new[name]}: the run goes on, but not to the same bytes"
-        for name in ("threads", "torch")
+        for name in ("threads", "torch", "precision", "engine")
         if old[name] != new[name]
     ]
 

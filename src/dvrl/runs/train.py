@@ -1,37 +1,20 @@
-"""A run = config + loop + files. The same call again continues an unfinished run."""
+"""Training: one run, or several side by side. The same call again continues unfinished ones."""
 
-import os
-import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
-import torch
-
-from dvrl.records.layout import RunFiles, write_json
-from dvrl.records.metrics import (
-    EPISODE_HEADER,
-    AppendLog,
-    Episode,
-    episode_line,
-    metrics_line,
-    read_episodes,
-)
-from dvrl.runs import checkpoint as checkpoints
+from dvrl.learners.engine import EngineName
+from dvrl.records.layout import RunFiles
 from dvrl.runs.build import choose_device, world_spec
 from dvrl.runs.config import RunConfig
-from dvrl.runs.errors import Interrupted, NotANumber, RunFailed, UsageError
-from dvrl.runs.guard import StopFlag, claimed, disk_errors, stop_signals, threads_set
-from dvrl.runs.interval import Interval
-from dvrl.runs.progress import Display, Silent, Status
-from dvrl.runs.resume import continue_from_checkpoint, made_with, settle_config, write_start
-from dvrl.runs.sinks import Sink, guarded, tensorboard_sink
-from dvrl.runs.trainer import Trainer
-
-RECENT = 200
-"""Episodes in the running mean that a run shows of itself."""
-HEARTBEAT_SECONDS = 5.0
+from dvrl.runs.errors import Interrupted, RunFailed, UsageError
+from dvrl.runs.guard import Precision, StopFlag, claimed, disk_errors, numerics, stop_signals
+from dvrl.runs.progress import Display, Silent
+from dvrl.runs.resume import settle_config
+from dvrl.runs.run import Run
+from dvrl.runs.sinks import Sink
 
 
 def train(
@@ -39,6 +22,8 @@ def train(
     out: str | Path,
     *,
     device: str = "auto",
+    engine: EngineName = "auto",
+    precision: Precision = "float32",
     threads: int = 1,
     checkpoint_seconds: float = 60.0,
     display: Display | None = None,
@@ -46,158 +31,93 @@ def train(
 ) -> Path:
     """Train until `config.steps`, continuing what the directory `out` already holds.
 
-    On the CPU a continued run ends with the same bytes as one that was never stopped, given the
-    same number of threads.
+    A continued run ends with the same bytes as one that was never stopped, given the same device,
+    engine and number of threads.
     """
+    [root] = train_many(
+        [(config, out)],
+        device=device,
+        engine=engine,
+        precision=precision,
+        threads=threads,
+        checkpoint_seconds=checkpoint_seconds,
+        displays=[display or Silent()],
+        sinks=sinks,
+    )
+    return root
+
+
+def train_many(
+    runs: Sequence[tuple[RunConfig, str | Path]],
+    *,
+    device: str = "auto",
+    engine: EngineName = "auto",
+    precision: Precision = "float32",
+    threads: int = 1,
+    checkpoint_seconds: float = 60.0,
+    displays: Sequence[Display] = (),
+    sinks: Sequence[Sink] = (),
+) -> list[Path]:
+    """Several runs side by side in one process, each with its own files and the same result as if
+    it had run alone. One that fails does not stop the others."""
     if threads < 1:
         raise UsageError(f"threads is {threads}; it must be at least 1")
     if not checkpoint_seconds >= 0:
         raise UsageError(f"checkpoint_seconds is {checkpoint_seconds}; it must not be below 0")
     where = choose_device(device)
-    world_spec(config)  # a world that cannot be played is refused before anything is written
-    files = RunFiles(Path(out))
-    display = display or Silent()
-    with disk_errors(files), claimed(files), stop_signals() as stop, threads_set(threads):
-        settle_config(files, config)
-        run = Run(config, files, where, display, sinks)
+    if engine == "graph" and where.type != "cuda":
+        raise UsageError("engine graph needs a GPU; use --engine auto")
+    for config, _ in runs:
+        world_spec(config)  # a world that cannot be played is refused before anything is written
+    displays = displays or [Silent()] * len(runs)
+    opened: list[Run] = []
+    with ExitStack() as stack, stop_signals() as stop, numerics(threads, precision):
         try:
-            run.loop(stop, checkpoint_seconds)
-        except Interrupted:
+            for (config, out), display in zip(runs, displays, strict=True):
+                files = RunFiles(Path(out))
+                with disk_errors(files):
+                    stack.enter_context(claimed(files))
+                    settle_config(files, config)
+                    opened.append(Run(config, files, where, engine, display, sinks))
+            take_turns(opened, stop, checkpoint_seconds)
+        except (Interrupted, RunFailed):
             raise
         except BaseException:
-            with suppress(OSError):
-                run.write_status("failed")
+            for run in opened:
+                with suppress(OSError):
+                    run.write_status("failed")
             raise
         finally:
-            run.close()
-            display.close()
-    return files.root
+            for run in opened:
+                run.close()
+                run.display.close()
+    return [run.files.root for run in opened]
 
 
-class Run:
-    """A trainer with its files."""
-
-    def __init__(
-        self,
-        config: RunConfig,
-        files: RunFiles,
-        device: torch.device,
-        display: Display,
-        sinks: Sequence[Sink],
-    ) -> None:
-        self.config = config
-        self.files = files
-        self.display = display
-        self.made_with = made_with(device)
-        self.trainer = Trainer(config, device)
-        found, said = continue_from_checkpoint(self.trainer, files, device)
-        for sentence in said:
-            display.say(sentence)
-        numbers = found or {"metrics_bytes": 0, "episodes_bytes": 0, "interval": {}}
-        self.saved_step = self.trainer.steps
-        self.metrics_log = AppendLog(files.metrics, numbers["metrics_bytes"])
-        self.episodes_log = AppendLog(files.episodes, numbers["episodes_bytes"], EPISODE_HEADER)
-        self.interval = Interval(**numbers["interval"])
-        self.recent = deque((e.ret for e in read_episodes(files.episodes)), maxlen=RECENT)
-        self.sinks = [guarded(sink, "a metric sink") for sink in sinks]
-        self.events = None
-        if self.trainer.steps < config.steps:
-            write_start(files, device)
-            self.events = tensorboard_sink(files.events, purge_step=self.trainer.steps + 1)
-        if self.events is not None:
-            self.sinks.append(guarded(self.events, "TensorBoard"))
-        self.began, self.began_step = time.monotonic(), self.trainer.steps
-        self.beat = 0.0
-
-    def loop(self, stop: StopFlag, checkpoint_seconds: float) -> None:
-        """Windows until the end, a failure or a signal; state is saved in each case but failure."""
-        trainer, last_save = self.trainer, time.monotonic()
-        while trainer.steps < self.config.steps:
-            try:
-                window = trainer.window()
-            except NotANumber as error:
-                raise RunFailed(
-                    f"{error} (the checkpoint at step {self.saved_step:,} is good)"
-                ) from error
-            self.record(window.metrics, window.episodes)
-            if time.monotonic() - last_save >= checkpoint_seconds:
-                self.save()
-                last_save = time.monotonic()
-            if stop.signal_number is not None:
-                self.save()
-                self.write_status("interrupted")
-                raise Interrupted(
-                    stop.signal_number,
-                    f"stopped at step {trainer.steps:,}, saved; "
-                    "the same command continues from here",
-                )
-        self.save()
-        if self.interval.windows:
-            # Behind the checkpoint: a run that is continued cuts this line off and completes it.
-            self.write_metrics(trainer.steps)
-        self.write_status("finished")
-
-    def record(self, metrics: dict[str, float], episodes: list[Episode]) -> None:
-        """Write down a window: its episodes now, its metrics when their interval is full."""
-        self.interval.add(metrics, episodes)
-        self.recent.extend(e.ret for e in episodes)
-        self.episodes_log.write("".join(map(episode_line, episodes)))
-        step = self.trainer.steps
-        if step // self.config.log_every > self.interval.logged // self.config.log_every:
-            self.write_metrics(step)
-            self.interval = Interval(logged=step)
-        self.display.show(self.status(metrics))
-        if time.monotonic() - self.beat > HEARTBEAT_SECONDS:
-            self.write_status("running")
-
-    def write_metrics(self, step: int) -> None:
-        values = self.interval.means(step)
-        self.metrics_log.write(metrics_line(values))
-        shown = {k: float(v) for k, v in values.items() if k != "step" and v is not None}
-        for sink in self.sinks:
-            sink(step, shown)
-
-    def save(self) -> None:
-        """Write a checkpoint, unless nothing happened since the last one."""
-        if self.trainer.steps == self.saved_step:
-            return
-        numbers = {
-            "metrics_bytes": self.metrics_log.sync(),
-            "episodes_bytes": self.episodes_log.sync(),
-            "interval": self.interval.to_data(),
-            "made_with": self.made_with,
-        }
-        step = self.trainer.steps
-        checkpoints.save(self.files.checkpoints, step, self.trainer.checkpoint(numbers))
-        self.saved_step = step
-
-    def status(self, metrics: dict[str, float]) -> Status:
-        seconds = max(time.monotonic() - self.began, 1e-9)
-        recent = sum(self.recent) / len(self.recent) if self.recent else None
-        speed = (self.trainer.steps - self.began_step) / seconds
-        return Status(
-            self.trainer.steps, self.config.steps, speed, recent, metrics.get("loss/elbo")
+def take_turns(runs: Sequence[Run], stop: StopFlag, checkpoint_seconds: float) -> None:
+    """Window by window, one run after the other, until all have ended."""
+    for run in runs:
+        run.trainer.launch()  # while one is waited for, the others are under way
+    active, failures = deque(runs), []
+    while active:
+        run = active.popleft()
+        try:
+            with disk_errors(run.files):
+                going = run.advance(stop, checkpoint_seconds)
+        except RunFailed as failure:
+            with suppress(OSError):
+                run.write_status("failed")
+            failures.append(failure)
+            continue
+        if going:
+            active.append(run)
+    if failures:
+        rest = f" ({len(runs) - len(failures)} of {len(runs)} runs did not fail)"
+        raise RunFailed("; ".join(map(str, failures)) + (rest if len(runs) > 1 else ""))
+    unfinished = [run for run in runs if run.trainer.steps < run.config.steps]
+    if unfinished and stop.signal_number is not None:
+        steps = ", ".join(f"{run.trainer.steps:,}" for run in unfinished)
+        raise Interrupted(
+            stop.signal_number,
+            f"stopped at step {steps}, saved; the same command continues from here",
         )
-
-    def write_status(self, state: str) -> None:
-        """The heartbeat: what the run does and how far it is."""
-        self.beat = time.monotonic()
-        status = self.status({})
-        write_json(
-            self.files.status,
-            {
-                "state": state,
-                "step": status.step,
-                "steps": status.steps,
-                "recent_return": status.recent_return,
-                "steps_per_second": round(status.speed, 1),
-                "pid": os.getpid(),
-                "updated": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            },
-        )
-
-    def close(self) -> None:
-        self.metrics_log.close()
-        self.episodes_log.close()
-        if self.events is not None:
-            self.events.close()

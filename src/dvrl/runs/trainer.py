@@ -64,8 +64,7 @@ class Trainer:
     def launch(self) -> None:
         """Begin a window, unless as many as the engine can hold are under way or all are begun."""
         if self.engine.under_way < self.engine.depth and self.launched < self.config.steps:
-            self.learner.set_lr(self.config.learner.lr_at(self.launched))
-            self.engine.launch()
+            self.engine.launch(self.config.learner.lr_at(self.launched))
             self.launched += self.config.learner.n_grad * self.worlds.n
 
     def window(self) -> Window:

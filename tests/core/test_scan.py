@@ -1,0 +1,92 @@
+"""The scan over particles: against torch's GRU, and its GPU kernels in Triton's interpreter."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+import torch
+from torch import nn
+
+from dvrl.core import gru
+from dvrl.nets.layers import new_gate_first
+
+
+def pieces(n: int, length: int, size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(size)
+    shapes = [(n, length, 3 * size), (3 * size, size), (3 * size,)]
+    return tuple(torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes)
+
+
+@pytest.mark.parametrize("length", [1, 7])
+def test_a_scan_is_torchs_gru_on_the_same_particles(length):
+    torch.manual_seed(0)
+    theirs = nn.GRU(5, 4, batch_first=True).double()
+    x = torch.randn(3, length, 5, dtype=torch.float64, requires_grad=True)
+    _, last = theirs(x)
+    gates = x @ new_gate_first(theirs.weight_ih_l0).t() + new_gate_first(theirs.bias_ih_l0)
+    mine = gru.scan(gates, theirs.weight_hh_l0, theirs.bias_hh_l0)
+    torch.testing.assert_close(mine, last[0])
+    direction = torch.randn_like(mine)
+    leaves = [x, *theirs.parameters()]
+    one = torch.autograd.grad(mine, leaves, direction)
+    other = torch.autograd.grad(last[0], leaves, direction)
+    for a, b in zip(one, other, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_without_gradients_the_last_state_is_the_same():
+    tensors = pieces(3, 6, 4)
+    with_tape = gru.scan(*(t.requires_grad_() for t in tensors))
+    with torch.no_grad():
+        assert torch.equal(gru.scan(*tensors), with_tape)
+
+
+def test_the_operators_are_well_formed():
+    tensors = [t.requires_grad_() for t in pieces(2, 3, 4)]
+    for operator in (gru.scan_taped, gru.scan_last):
+        torch.library.opcheck(operator, [t.detach() for t in tensors])
+    torch.library.opcheck(gru.scan_taped, tensors)
+
+
+INTERPRETED = """
+import torch
+from dvrl.core import gru, scan_triton
+
+torch.set_num_threads(1)
+for n, length, size, tf32 in {cases}:
+    torch.manual_seed(n)
+    gates, weight, bias = (
+        torch.randn(n, length, 3 * size), torch.randn(3 * size, size) / size**0.5, torch.randn(3 * size)
+    )
+    d_last = torch.randn(n, size)
+    wanted = gru.scan_taped(*(t.double() for t in (gates, weight, bias)))
+    got = scan_triton.forward(gates, weight, bias, taped=True, tf32=tf32)
+    alone = scan_triton.forward(gates, weight, bias, taped=False, tf32=tf32)[0]
+    d_wanted = gru.scan_back(d_last.double(), *wanted[1:], weight.double())
+    d_got = scan_triton.backward(d_last, *got[1:], weight, tf32=tf32)
+    assert torch.equal(alone, got[0])
+    for a, b in zip((*got, d_got), (*wanted, d_wanted), strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=2e-5)
+    print("checked", n, length, size, tf32)
+"""
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed here")
+def test_the_kernels_compute_the_scan():
+    """Every statement of the kernels, run by Triton's interpreter on the CPU."""
+    cases = [
+        (3, 1, 16, False),
+        (2, 5, 64, False),
+        (2, 3, 128, False),
+        (259, 3, 16, True),
+        (257, 2, 64, True),
+    ]
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    script = INTERPRETED.format(cases=cases)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("checked") == len(cases)
