@@ -1,16 +1,12 @@
 """The scan over particles: against torch's GRU, and its GPU kernels in Triton's interpreter."""
 
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
-
 import pytest
 import torch
 from torch import nn
 
 from dvrl.core import gru
 from dvrl.nets.layers import new_gate_first
+from interpreted import cases_checked, needs_triton
 
 
 def pieces(n: int, length: int, size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -50,43 +46,37 @@ def test_the_operators_are_well_formed():
     torch.library.opcheck(gru.scan_taped, tensors)
 
 
-INTERPRETED = """
-import torch
-from dvrl.core import gru, scan_triton
-
-torch.set_num_threads(1)
-for n, length, size, tf32 in {cases}:
-    torch.manual_seed(n)
-    gates, weight, bias = (
-        torch.randn(n, length, 3 * size), torch.randn(3 * size, size) / size**0.5, torch.randn(3 * size)
-    )
-    d_last = torch.randn(n, size)
-    wanted = gru.scan_taped(*(t.double() for t in (gates, weight, bias)))
-    got = scan_triton.forward(gates, weight, bias, taped=True, tf32=tf32)
-    alone = scan_triton.forward(gates, weight, bias, taped=False, tf32=tf32)[0]
-    d_wanted = gru.scan_back(d_last.double(), *wanted[1:], weight.double())
-    d_got = scan_triton.backward(d_last, *got[1:], weight, tf32=tf32)
-    assert torch.equal(alone, got[0])
-    for a, b in zip((*got, d_got), (*wanted, d_wanted), strict=True):
-        torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=2e-5)
-    print("checked", n, length, size, tf32)
-"""
+CASES = [
+    (3, 1, 16, False),
+    (2, 5, 64, False),
+    (2, 3, 128, False),
+    (259, 3, 16, True),
+    (257, 2, 64, True),
+]
 
 
-@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed here")
+@needs_triton
 def test_the_kernels_compute_the_scan():
-    """Every statement of the kernels, run by Triton's interpreter on the CPU."""
-    cases = [
-        (3, 1, 16, False),
-        (2, 5, 64, False),
-        (2, 3, 128, False),
-        (259, 3, 16, True),
-        (257, 2, 64, True),
-    ]
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    script = INTERPRETED.format(cases=cases)
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("checked") == len(cases)
+    assert cases_checked(__file__) == len(CASES)
+
+
+def main() -> None:
+    from dvrl.core import scan_triton
+
+    torch.set_num_threads(1)
+    for n, length, size, tf32 in CASES:
+        gates, weight, bias = (t.float() for t in pieces(n, length, size))
+        weight, d_last = weight / size**0.5, torch.randn(n, size)
+        wanted = gru.scan_taped(*(t.double() for t in (gates, weight, bias)))
+        got = scan_triton.forward(gates, weight, bias, taped=True, tf32=tf32)
+        alone = scan_triton.forward(gates, weight, bias, taped=False, tf32=tf32)[0]
+        d_wanted = gru.scan_back(d_last.double(), *wanted[1:], weight.double())
+        d_got = scan_triton.backward(d_last, *got[1:], weight, tf32=tf32)
+        assert torch.equal(alone, got[0])
+        for a, b in zip((*got, d_got), (*wanted, d_wanted), strict=True):
+            torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=2e-5)
+        print("checked", n, length, size, tf32)
+
+
+if __name__ == "__main__":
+    main()

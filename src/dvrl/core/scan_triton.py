@@ -234,7 +234,7 @@ def forward(
     tensors = gates_i.contiguous(), weight.contiguous(), bias.contiguous(), last, before, tape
     if tf32 and n >= MANY:
         _forward_rows[(triton.cdiv(n, ROWS),)](
-            *tensors, n, L=length, H=hidden, BLOCK=ROWS, TAPED=taped, num_warps=8
+            *tensors, n, L=length, H=hidden, BLOCK=ROWS, TAPED=taped, num_warps=8, num_stages=1
         )
     else:
         _forward[(n,)](*tensors, L=length, TAPED=taped, **_row_shape(hidden))
@@ -248,7 +248,7 @@ def backward(d_last: Tensor, before: Tensor, tape: Tensor, weight: Tensor, tf32:
     tensors = d_last.contiguous(), before, tape, weight.contiguous(), d_gates
     if tf32 and n >= MANY:
         _backward_rows[(triton.cdiv(n, ROWS),)](
-            *tensors, n, L=length, H=hidden, BLOCK=ROWS, num_warps=8
+            *tensors, n, L=length, H=hidden, BLOCK=ROWS, num_warps=8, num_stages=1
         )
     else:
         _backward[(n,)](*tensors, 1, L=length, **_row_shape(hidden))

@@ -7,6 +7,8 @@ Derived by hand, this walk is four matrix products a step, where autograd would 
 small operations. `ParticleEncoder.update` is the specification; tests hold the two together.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -139,8 +141,24 @@ class _Replay(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-        flow, *gradients = _walk_back(ctx.weights, *ctx.walked, *grads)
+        walk = _kernel(ctx.walked[-1]) or _walk_back
+        flow, *gradients = walk(ctx.weights, *ctx.walked, *grads)
         return None, None, None, None, flow, *_weight_gradients(*gradients, *ctx.operands)
+
+
+def _kernel(slopes: _Slopes) -> Callable[..., tuple[Tensor, ...]] | None:
+    """The walk as one Triton kernel, where there is Triton and it knows the sizes."""
+    if not slopes.z.is_cuda or slopes.z.dtype != torch.float32:
+        return None
+    try:
+        from dvrl.models import walk_triton
+    except ImportError:
+        return None
+    sizes = (s.shape[-1] for s in (slopes.gru.n, slopes.hidden, slopes.e, slopes.z))
+    if not walk_triton.supports(*sizes, k=slopes.z.shape[2]):
+        return None
+    tf32 = torch.backends.cuda.matmul.allow_tf32
+    return partial(walk_triton.walk_back, precision="tf32" if tf32 else "tf32x3")
 
 
 @fusable
