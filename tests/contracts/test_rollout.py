@@ -61,6 +61,7 @@ class Scripted:
         self.rewards = torch.randn(length, N, generator=chance)
         self.t = 0
         self.cut = False
+        self.by_row = ()
         self.taken: list[Tensor] = []
 
     def reset(self) -> Tensor:

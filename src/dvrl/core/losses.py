@@ -1,6 +1,6 @@
 """The terms of the actor-critic loss, each `T N`, and the one place that adds them up."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from jaxtyping import Bool, Float
@@ -32,12 +32,16 @@ def advantage(returns: Float[Tensor, "T N"], value: Float[Tensor, "T N"]) -> Flo
     return returns - value  # Eq. 8
 
 
-def standardise(adv: Float[Tensor, "T N"]) -> Float[Tensor, "T N"]:
+def standardise(
+    adv: Float[Tensor, "T N"], average: Callable[[Tensor], Tensor] = lambda x: x
+) -> Float[Tensor, "T N"]:
     """Advantages of one update with mean 0 and standard deviation 1.
 
-    Takes out what a critic that lags behind gets wrong for all actions alike.
+    Takes out what a critic that lags behind gets wrong for all actions alike. Where an update's
+    environments are spread over processes, `average` makes a mean over all of them.
     """
-    return (adv - adv.mean()) / (adv.std(correction=0) + 1e-6)
+    centred = adv - average(adv.mean())
+    return centred / (average(centred.square().mean()).sqrt() + 1e-6)
 
 
 def policy_term(log_prob: Float[Tensor, "T N"], adv: Float[Tensor, "T N"]) -> Float[Tensor, "T N"]:

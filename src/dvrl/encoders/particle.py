@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from dvrl import chance
 from dvrl.core import gru, smc, tree
 from dvrl.core.laws import log_prob_of_sample
 from dvrl.encoders.base import BeliefEncoder, Inputs, Recorder, Replayed, Update
@@ -119,10 +120,10 @@ class ParticleEncoder(BeliefEncoder[ParticleBelief]):
         model = self.model
         a, x = model.embed_action(a_tm1), model.embed_obs(o_t)
 
-        u = torch.rand(belief.log_w.shape, generator=generator, device=belief.h.device)
+        u = chance.uniform(generator, *belief.log_w.shape)
         prev, ancestors = self.select(belief, u)  # Eq. 15
         q = model.proposal(prev.h, a, x)
-        eps = torch.randn(q.mean.shape, generator=generator, device=prev.h.device)
+        eps = chance.normal(generator, *q.mean.shape)
         z = q.sample(eps)  # Eq. 16
         e = model.embed_latent(z)
         h = model.transition(prev.h, e, a, x)  # Eq. 17
@@ -223,9 +224,8 @@ class ParticleRecorder(Recorder[ParticleBelief]):
         o_t: Float[Tensor, "N *obs"],
         generator: torch.Generator,
     ) -> tuple[Update, Record]:
-        u = torch.rand(belief.log_w.shape, generator=generator, device=belief.h.device)
-        shape = (*u.shape, weights.move.embed.shape[1])
-        eps = torch.randn(shape, generator=generator, device=u.device)
+        u = chance.uniform(generator, *belief.log_w.shape)
+        eps = chance.normal(generator, *u.shape, weights.move.embed.shape[1])
         return self._step(weights.move, belief, a_tm1, o_t, u, eps)
 
     @fusable

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     import gymnasium as gym
     import torch
 
+    from dvrl.chance import Share
     from dvrl.envs.worlds import Worlds
 
 
@@ -32,11 +33,14 @@ class MountainHikeConfig:
 
         return OBSERVATION_SPACE, ACTION_SPACE
 
-    def make(self, n: int, seed: int, device: "torch.device") -> "Worlds":
-        """`n` worlds on `device`."""
+    def make(
+        self, n: int, seed: int, device: "torch.device", share: "Share | None" = None
+    ) -> "Worlds":
+        """`n` worlds on `device`; of a run over several processes, those of one `share`."""
+        from dvrl.chance import WHOLE
         from dvrl.envs.mountain_hike import MountainHike
 
-        return MountainHike(n, self.sigma, seed, device)
+        return MountainHike(n, self.sigma, seed, device, share or WHOLE)
 
 
 @dataclass(frozen=True)
@@ -60,11 +64,14 @@ class GymConfig:
         finally:
             env.close()
 
-    def make(self, n: int, seed: int, device: "torch.device") -> "Worlds":
-        """`n` worlds on the host, their tensors on `device`."""
+    def make(
+        self, n: int, seed: int, device: "torch.device", share: "Share | None" = None
+    ) -> "Worlds":
+        """`n` worlds on the host, their tensors on `device`; likewise."""
+        from dvrl.chance import WHOLE
         from dvrl.envs.gym_worlds import GymWorlds
 
-        return GymWorlds.make(self.id, n, seed, device)
+        return GymWorlds.make(self.id, n, seed, device, share or WHOLE)
 
 
 WorldConfig = MountainHikeConfig | GymConfig

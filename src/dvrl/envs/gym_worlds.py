@@ -7,6 +7,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from jaxtyping import Float
 from torch import Tensor
 
+from dvrl import chance
 from dvrl.envs.registration import register
 from dvrl.envs.worlds import Step
 
@@ -27,8 +28,15 @@ class GymWorlds:
     """
 
     exact_resume = False
+    by_row = ()
 
-    def __init__(self, envs: VectorEnv, seed: int, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        envs: VectorEnv,
+        seed: int,
+        device: torch.device | str = "cpu",
+        share: chance.Share = chance.WHOLE,
+    ) -> None:
         mode = envs.metadata.get("autoreset_mode")
         if mode != AutoresetMode.SAME_STEP:
             raise ValueError(
@@ -38,7 +46,8 @@ class GymWorlds:
         self.n = envs.num_envs
         self.envs = envs
         self.device = torch.device(device)
-        self.seed = seed
+        self.seed = seed + share.index * envs.num_envs  # every environment has a seed of its own
+        self.total = share.count * envs.num_envs
         self.restarts = 0
         self.cut = False
         self._bounds = None
@@ -46,7 +55,14 @@ class GymWorlds:
             self._bounds = envs.single_action_space.low, envs.single_action_space.high
 
     @classmethod
-    def make(cls, id: str, n: int, seed: int, device: torch.device | str = "cpu") -> "GymWorlds":
+    def make(
+        cls,
+        id: str,
+        n: int,
+        seed: int,
+        device: torch.device | str = "cpu",
+        share: chance.Share = chance.WHOLE,
+    ) -> "GymWorlds":
         """`n` copies of a registered environment in this process."""
         make_env(id).close()
         envs = gym.make_vec(
@@ -55,10 +71,10 @@ class GymWorlds:
             vectorization_mode="sync",
             vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP},
         )
-        return cls(envs, seed, device)
+        return cls(envs, seed, device, share)
 
     def reset(self) -> Float[Tensor, "N *obs"]:
-        obs, _ = self.envs.reset(seed=self.seed + self.restarts * self.n)
+        obs, _ = self.envs.reset(seed=self.seed + self.restarts * self.total)
         return self._tensor(obs)
 
     def step(self, action: Tensor) -> Step:

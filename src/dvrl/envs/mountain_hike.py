@@ -29,6 +29,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from dvrl import chance
 from dvrl.envs.worlds import Step
 from dvrl.fuse import fusable
 
@@ -103,11 +104,19 @@ class MountainHike:
     """N hikes at once. All tensors live on `device`; chance comes from their own generator."""
 
     exact_resume = True
+    by_row = ("position", "age")
 
-    def __init__(self, n: int, sigma: float, seed: int, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        n: int,
+        sigma: float,
+        seed: int,
+        device: torch.device | str = "cpu",
+        share: chance.Share = chance.WHOLE,
+    ) -> None:
         self.n = n
         self.sigma = sigma
-        self.generator = torch.Generator(device).manual_seed(seed)
+        self.generator = chance.stream(seed, device, share)
         self.centre = torch.tensor(START, device=device)
         self.position = self.centre.expand(n, 2).clone()
         self.reached = self.position
@@ -119,8 +128,7 @@ class MountainHike:
 
     def noise(self) -> HikeNoise:
         """Fresh noise for one step."""
-        eps = torch.randn(4, self.n, 2, generator=self.generator, device=self.centre.device)
-        return HikeNoise(*eps)
+        return HikeNoise(*chance.normal(self.generator, 4, self.n, 2, rows=1))
 
     def reset(self, noise: HikeNoise | None = None) -> Float[Tensor, "N 2"]:
         noise = self.noise() if noise is None else noise

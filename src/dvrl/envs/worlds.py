@@ -31,6 +31,8 @@ class Worlds(Protocol):
     exact_resume: bool
     """Whether `restore` continues every episode where `state` was taken; else reset after it."""
 
+    by_row: tuple[str, ...]
+    """The parts of `state` that have a row for every environment."""
     cut: bool
     """Whether the last step cut an episode: the host's own knowledge, no question to a device."""
 

@@ -14,6 +14,7 @@ from dvrl.encoders.base import Info
 from dvrl.envs.worlds import Worlds
 from dvrl.fuse import fusable
 from dvrl.learners.config import A2CConfig
+from dvrl.learners.group import ALONE, Group
 from dvrl.learners.optimiser import Optimiser
 from dvrl.rollout.segment import Act, Carry, Outcome, Segment, Tape, collect, record
 
@@ -22,9 +23,15 @@ class A2C:
     """Owns the optimiser and the gradient window; experience and belief travel as arguments."""
 
     def __init__(
-        self, config: A2CConfig, agent: ActorCritic, worlds: Worlds, generator: torch.Generator
+        self,
+        config: A2CConfig,
+        agent: ActorCritic,
+        worlds: Worlds,
+        generator: torch.Generator,
+        group: Group = ALONE,
     ) -> None:
         self.config = config
+        self.group = group
         self.agent = agent
         self.worlds = worlds
         self.generator = generator
@@ -33,7 +40,7 @@ class A2C:
         self.copied = [] if self.recorder is None else self.recorder.copied()
         known = set(map(id, self.copied))
         self.parameters = [*self.copied, *(p for p in agent.parameters() if id(p) not in known)]
-        self.optimiser = Optimiser(config, self.parameters)
+        self.optimiser = Optimiser(config, self.parameters, group)
         # The copied parameters once more, as one leaf: their gradients of all segments meet in it.
         self.source = self.optimiser.flat[: sum(p.numel() for p in self.copied)].detach()
         self.source.requires_grad_()
@@ -113,7 +120,9 @@ class A2C:
             self.config.gamma,
         )
         adv = losses.advantage(returns, segment.value)
-        weight = losses.standardise(adv) if self.config.normalise_advantage else adv
+        weight = adv
+        if self.config.normalise_advantage:
+            weight = losses.standardise(adv.detach(), self.group.mean)
         return {
             "policy": losses.policy_term(segment.log_prob, weight),
             "value": losses.value_term(adv),

@@ -67,8 +67,10 @@ class Eager(Engine):
     def launch(self, lr: float) -> None:
         self.learner.set_lr(lr)
         self.carry, outcomes, means = self.learner.window(self.carry)
-        vector = pack(outcomes, means).cpu()
-        self._results.append(unpack(vector.numpy(), list(means), self.learner.worlds.n))
+        group, n = self.learner.group, self.learner.worlds.n
+        outcomes = [Outcome(*(group.rows(x, axis=1) for x in outcome)) for outcome in outcomes]
+        vector = pack(outcomes, {name: group.mean(value) for name, value in means.items()})
+        self._results.append(unpack(vector.cpu().numpy(), list(means), n * group.size))
 
     def result(self) -> Results:
         return self._results.popleft()
@@ -182,13 +184,14 @@ class Graph(Engine):
 def build_engine(name: EngineName, learner: A2C, carry: Carry) -> Engine:
     """`auto` captures where everything lives on a GPU."""
     worlds = learner.worlds
-    can_capture = carry.o_t.is_cuda and isinstance(worlds, DeviceWorlds)
+    alone = learner.group.size == 1
+    can_capture = carry.o_t.is_cuda and isinstance(worlds, DeviceWorlds) and alone
     if name == "eager" or (name == "auto" and not can_capture):
         return Eager(learner, carry)
     if not can_capture:
         raise ValueError(
-            "the graph engine needs a GPU and worlds that live on it (mountain-hike); "
-            "use --engine auto"
+            "the graph engine needs a GPU, worlds that live on it (mountain-hike) and a single "
+            "process; use --engine auto"
         )
     return Graph(learner, worlds, carry)
 

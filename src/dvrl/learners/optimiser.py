@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dvrl.fuse import fusable
 from dvrl.learners.config import A2CConfig
+from dvrl.learners.group import ALONE, Group
 
 EPS = 1e-5
 RMSPROP_DECAY = 0.99
@@ -25,7 +26,10 @@ class Optimiser:
     which still holds old activations stays runnable ("stale" windows).
     """
 
-    def __init__(self, config: A2CConfig, parameters: Sequence[Tensor]) -> None:
+    def __init__(
+        self, config: A2CConfig, parameters: Sequence[Tensor], group: Group = ALONE
+    ) -> None:
+        self.group = group
         self.clip_norm = config.clip_norm
         self.sizes = [p.numel() for p in parameters]
         self.flat = torch.cat([p.detach().flatten() for p in parameters])
@@ -42,7 +46,8 @@ class Optimiser:
 
     def step(self, gradients: Sequence[Tensor]) -> Float[Tensor, ""]:
         """Clip, step; the norm before clipping. A gradient that is no number changes nothing."""
-        self.gradient, norm = clipped(gradients, self.clip_norm)
+        gradient = self.group.mean(torch.cat([g.flatten() for g in gradients]))
+        self.gradient, norm = clipped(gradient, self.clip_norm)
         self.rule(self.flat, self.slots, self.lr, self.gradient, norm.isfinite())
         return norm
 
@@ -55,10 +60,9 @@ class Optimiser:
 
 @fusable
 def clipped(
-    gradients: Sequence[Tensor], clip_norm: float
+    gradient: Float[Tensor, " P"], clip_norm: float
 ) -> tuple[Float[Tensor, " P"], Float[Tensor, ""]]:
-    """All gradients as one vector no longer than `clip_norm`, and its norm before."""
-    gradient = torch.cat([g.flatten() for g in gradients])
+    """The gradient no longer than `clip_norm`, and its norm before."""
     norm = torch.linalg.vector_norm(gradient)
     return gradient * (clip_norm / (norm + 1e-6)).clamp(max=1.0), norm
 

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dvrl import chance
 from dvrl.core.laws import Categorical, Gaussian
 from dvrl.nets.layers import linear
 
@@ -76,7 +77,7 @@ class GaussianPolicy(PolicyHead):
         return Gaussian(mean, (2 * self.log_std).exp().expand_as(mean))
 
     def noise(self, n: int, generator: torch.Generator) -> Float[Tensor, "N A"]:
-        return torch.randn(n, self.action_dim, generator=generator, device=self.log_std.device)
+        return chance.normal(generator, n, self.action_dim)
 
     def sample(self, law: Gaussian, noise: Float[Tensor, "N A"]) -> Float[Tensor, "N A"]:
         return law.sample(noise).detach()  # the score-function gradient goes through log_prob
@@ -103,7 +104,7 @@ class CategoricalPolicy(PolicyHead):
         return Categorical(self.logits(feature))
 
     def noise(self, n: int, generator: torch.Generator) -> Float[Tensor, " N"]:
-        return torch.rand(n, generator=generator, device=self.logits.weight.device)
+        return chance.uniform(generator, n)
 
     def sample(self, law: Categorical, noise: Float[Tensor, " N"]) -> Tensor:
         return law.sample(noise)

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from dvrl.agents.actor_critic import ActorCritic
+from dvrl.chance import WHOLE, Share, stream
 from dvrl.nets.spaces import Spec
 from dvrl.runs.config import RunConfig
 from dvrl.runs.errors import UsageError
@@ -17,9 +18,9 @@ def stream_seed(seed: int, stream: int) -> int:
     return int(np.random.SeedSequence([seed, stream]).generate_state(1)[0])
 
 
-def agent_generator(seed: int, device: torch.device) -> torch.Generator:
+def agent_generator(seed: int, device: torch.device, share: Share = WHOLE) -> torch.Generator:
     """The agent's chance: resampling, z, actions."""
-    return torch.Generator(device).manual_seed(stream_seed(seed, AGENT))
+    return stream(stream_seed(seed, AGENT), device, share)
 
 
 def world_spec(config: RunConfig) -> Spec:

@@ -44,7 +44,7 @@ class Damaged(Exception):
 def save(directory: Path, step: int, checkpoint: Checkpoint) -> Path:
     """Write under a temporary name, make it durable, then give it its name; drop the oldest."""
     directory.mkdir(parents=True, exist_ok=True)
-    final = directory / f"step-{step:012d}"
+    final = at(directory, step)
     temporary = directory / f".tmp-{step:012d}-{os.getpid()}"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
@@ -61,6 +61,11 @@ def save(directory: Path, step: int, checkpoint: Checkpoint) -> Path:
     for leftover in directory.glob(".tmp-*"):
         shutil.rmtree(leftover, ignore_errors=True)
     return final
+
+
+def at(directory: Path, step: int) -> Path:
+    """Where the checkpoint of a step lies."""
+    return directory / f"step-{step:012d}"
 
 
 def write_files(directory: Path, checkpoint: Checkpoint) -> None:

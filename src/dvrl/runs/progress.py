@@ -1,5 +1,6 @@
 """How a run shows itself: a live line on a terminal, plain lines elsewhere."""
 
+import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -96,7 +97,12 @@ def choose_display() -> Display:
 
 
 def choose_displays(labels: Sequence[str]) -> list[Display]:
-    """A display for each run, live on a terminal, plain lines elsewhere."""
+    """A display for each run, live on a terminal, plain lines elsewhere.
+
+    Of several processes that train one run together the first speaks for all.
+    """
+    if os.environ.get("RANK", "0") != "0":
+        return [Silent() for _ in labels]
     console = Console()
     if not console.is_terminal:
         return [PlainDisplay(label=label) for label in labels]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from dvrl.learners.engine import EngineName
+from dvrl.learners.group import ALONE, Group
 from dvrl.records.layout import RunFiles, write_json
 from dvrl.records.metrics import (
     EPISODE_HEADER,
@@ -32,6 +33,10 @@ RECENT = 200
 HEARTBEAT_SECONDS = 5.0
 
 
+GO, SAVE, STOP, END = range(4)
+"""What the leading process tells the others to do with the coming window."""
+
+
 class Run:
     """A trainer with its files."""
 
@@ -43,15 +48,18 @@ class Run:
         engine: EngineName,
         display: Display,
         sinks: Sequence[Sink],
+        group: Group = ALONE,
     ) -> None:
         self.config = config
         self.files = files
         self.display = display
-        self.trainer = Trainer(config, device, engine)
+        self.group = group
+        self.trainer = Trainer(config, device, engine, group)
         self.made_with = made_with(device, type(self.trainer.engine).__name__.lower())
         found, said = continue_from_checkpoint(self.trainer, files, self.made_with)
         for sentence in said:
             display.say(sentence)
+        group.agree(self.trainer.steps)
         numbers = found or {"metrics_bytes": 0, "episodes_bytes": 0, "interval": {}}
         self.saved_step, self.saved_at = self.trainer.steps, time.monotonic()
         self.metrics_log = AppendLog(files.metrics, numbers["metrics_bytes"])
@@ -76,10 +84,12 @@ class Run:
         """
         trainer = self.trainer
         if trainer.steps >= self.config.steps:
+            self.group.agree(END)
             self.finish()
             return False
-        pause = stop.signal_number is not None
-        pause = pause or time.monotonic() - self.saved_at >= checkpoint_seconds
+        stopped = stop.signal_number is not None
+        pause = stopped or time.monotonic() - self.saved_at >= checkpoint_seconds
+        self.group.agree(STOP if stopped else SAVE if pause else GO)
         if not pause:
             trainer.launch()
         try:
@@ -91,10 +101,9 @@ class Run:
         self.record(window.metrics, window.episodes)
         if pause and not trainer.engine.under_way:
             self.save()
-        if stop.signal_number is not None and not trainer.engine.under_way:
-            self.save()
-            self.write_status("interrupted")
-            return False
+            if stopped:
+                self.write_status("interrupted")
+                return False
         return True
 
     def finish(self) -> None:
@@ -170,3 +179,39 @@ class Run:
         self.episodes_log.close()
         if self.events is not None:
             self.events.close()
+
+
+class Follower:
+    """One of the processes that train a run together and keep no files."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        files: RunFiles,
+        device: torch.device,
+        group: Group,
+    ) -> None:
+        self.group = group
+        self.trainer = Trainer(config, device, "eager", group)
+        step = group.agree(0)  # where the leader continues
+        if step:
+            self.trainer.restore(checkpoints.load(checkpoints.at(files.checkpoints, step)))
+        self.saved_step = self.trainer.steps
+
+    def loop(self) -> None:
+        """Windows in step with the leader, until it says that it was the last."""
+        order = self.group.agree(GO)
+        while order != END:
+            self.trainer.window()
+            if order != GO:
+                self.save()
+            if order == STOP:
+                return
+            order = self.group.agree(GO)
+        self.save()
+
+    def save(self) -> None:
+        """Hand this process's rows to the leader's checkpoint."""
+        if self.trainer.steps != self.saved_step:
+            self.trainer.checkpoint({})
+            self.saved_step = self.trainer.steps

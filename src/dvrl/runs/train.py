@@ -13,8 +13,9 @@ from dvrl.runs.errors import Interrupted, RunFailed, UsageError
 from dvrl.runs.guard import Precision, StopFlag, claimed, disk_errors, numerics, stop_signals
 from dvrl.runs.progress import Display, Silent
 from dvrl.runs.resume import settle_config
-from dvrl.runs.run import Run
+from dvrl.runs.run import Follower, Run
 from dvrl.runs.sinks import Sink
+from dvrl.runs.together import check_shares, processes
 
 
 def train(
@@ -71,14 +72,24 @@ def train_many(
         world_spec(config)  # a world that cannot be played is refused before anything is written
     displays = displays or [Silent()] * len(runs)
     opened: list[Run] = []
-    with ExitStack() as stack, stop_signals() as stop, numerics(threads, precision):
+    with (
+        ExitStack() as stack,
+        stop_signals() as stop,
+        numerics(threads, precision),
+        processes(where) as group,
+    ):
+        check_shares(runs[0][0].learner.n_envs, len(runs), group.size)
+        if not group.leads:
+            config, out = runs[0]
+            Follower(config, RunFiles(Path(out)), where, group).loop()
+            return [Path(out)]
         try:
             for (config, out), display in zip(runs, displays, strict=True):
                 files = RunFiles(Path(out))
                 with disk_errors(files):
                     stack.enter_context(claimed(files))
                     settle_config(files, config)
-                    opened.append(Run(config, files, where, engine, display, sinks))
+                    opened.append(Run(config, files, where, engine, display, sinks, group))
             take_turns(opened, stop, checkpoint_seconds)
         except (Interrupted, RunFailed):
             raise
@@ -97,7 +108,8 @@ def train_many(
 def take_turns(runs: Sequence[Run], stop: StopFlag, checkpoint_seconds: float) -> None:
     """Window by window, one run after the other, until all have ended."""
     for run in runs:
-        run.trainer.launch()  # while one is waited for, the others are under way
+        if run.trainer.engine.depth > 1:
+            run.trainer.launch()  # while one is waited for, the others are under way
     active, failures = deque(runs), []
     while active:
         run = active.popleft()

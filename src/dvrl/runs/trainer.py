@@ -8,6 +8,7 @@ import torch
 from dvrl.core import tree
 from dvrl.learners.a2c import A2C
 from dvrl.learners.engine import EngineName, Results, build_engine
+from dvrl.learners.group import ALONE, Group
 from dvrl.records.metrics import Episode
 from dvrl.rollout.segment import start
 from dvrl.runs.build import agent_generator, build_agent
@@ -48,14 +49,20 @@ class Trainer:
     """Everything that changes while a run trains. State is complete between windows."""
 
     def __init__(
-        self, config: RunConfig, device: torch.device, engine: EngineName = "auto"
+        self,
+        config: RunConfig,
+        device: torch.device,
+        engine: EngineName = "auto",
+        group: Group = ALONE,
     ) -> None:
         self.config = config
+        self.group = group
         self.agent = build_agent(config).to(device)
-        self.worlds = config.world.make(config.learner.n_envs, config.seed, device)
-        self.generator = agent_generator(config.seed, device)
-        self.learner = A2C(config.learner, self.agent, self.worlds, self.generator)
-        self.meter = EpisodeMeter(self.worlds.n)
+        n = config.learner.n_envs // group.size
+        self.worlds = config.world.make(n, config.seed, device, group.share)
+        self.generator = agent_generator(config.seed, device, group.share)
+        self.learner = A2C(config.learner, self.agent, self.worlds, self.generator, group)
+        self.meter = EpisodeMeter(config.learner.n_envs)
         self.engine = build_engine(engine, self.learner, start(self.agent, self.worlds))
         self.steps = 0
         """Environment steps whose results were taken."""
@@ -65,7 +72,7 @@ class Trainer:
         """Begin a window, unless as many as the engine can hold are under way or all are begun."""
         if self.engine.under_way < self.engine.depth and self.launched < self.config.steps:
             self.engine.launch(self.config.learner.lr_at(self.launched))
-            self.launched += self.config.learner.n_grad * self.worlds.n
+            self.launched += self.config.learner.n_grad * self.config.learner.n_envs
 
     def window(self) -> Window:
         """The oldest window under way; NotANumber when the loss is none any more."""
@@ -92,10 +99,15 @@ class Trainer:
         )
 
     def checkpoint(self, numbers: dict[str, Any]) -> Checkpoint:
-        """The whole state; `numbers` is what the caller wants to find again."""
+        """The whole state; `numbers` is what the caller wants to find again.
+
+        Rows of all processes that train together are in it: each must ask for it.
+        """
         assert not self.engine.under_way, "a checkpoint between windows only"
-        state = tree.named_leaves(self.engine.carry, "carry")
-        state |= {f"worlds.{name}": t for name, t in self.worlds.state().items()}
+        state = tree.named_leaves(tree.tree_map(self.group.rows, self.engine.carry), "carry")
+        for name, tensor in self.worlds.state().items():
+            by_row = name in self.worlds.by_row
+            state[f"worlds.{name}"] = self.group.rows(tensor) if by_row else tensor
         state |= {
             "generator": self.generator.get_state(),
             "meter.ret": torch.from_numpy(self.meter.ret.copy()),
@@ -111,11 +123,12 @@ class Trainer:
         self.learner.optimiser.load(checkpoint.optimiser)
         state = checkpoint.state
         self.generator.set_state(state["generator"])
-        self.worlds.restore(
-            {k.removeprefix("worlds."): t for k, t in state.items() if k.startswith("worlds.")}
-        )
+        worlds = {k.removeprefix("worlds."): t for k, t in state.items() if k.startswith("worlds.")}
+        mine = {name: self.group.mine(worlds[name]) for name in self.worlds.by_row}
+        self.worlds.restore(worlds | mine)
         if self.worlds.exact_resume:
-            carry = tree.from_named_leaves(self.engine.carry, state, "carry")
+            leaves = {k: self.group.mine(t) for k, t in state.items() if k.startswith("carry.")}
+            carry = tree.from_named_leaves(self.engine.carry, leaves, "carry")
             self.meter.ret = state["meter.ret"].numpy().copy()
             self.meter.length = state["meter.length"].numpy().copy()
         else:

@@ -1,0 +1,39 @@
+"""One run over several processes, as torchrun starts them."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+
+from dvrl.learners.group import ALONE, Group
+from dvrl.runs.errors import UsageError
+
+
+@contextmanager
+def processes(device: torch.device) -> Iterator[Group]:
+    """The group this process was started in; alone without torchrun."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        yield ALONE
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield Group(dist.get_rank(), size)
+    finally:
+        dist.destroy_process_group()
+
+
+def check_shares(n_envs: int, n_runs: int, size: int) -> None:
+    """Environments must be divisible among the processes, and there must be one run."""
+    if size > 1 and n_runs > 1:
+        raise UsageError(
+            "several seeds cannot train over several processes; leave out --seeds, or torchrun"
+        )
+    if n_envs % size:
+        raise UsageError(
+            f"learner.n_envs is {n_envs} and there are {size} processes; n_envs must be a multiple"
+        )
