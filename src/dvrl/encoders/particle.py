@@ -6,17 +6,15 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 
 from dvrl import chance
 from dvrl.core import gru, smc, tree
 from dvrl.core.laws import log_prob_of_sample
-from dvrl.encoders.base import BeliefEncoder, Inputs, Recorder, Replayed, Update
-from dvrl.fuse import fusable
-from dvrl.models.replay import Moved, MoveTape, MoveWeights, move, replay
+from dvrl.encoders.base import BeliefEncoder, Recorder, Update
+from dvrl.models.replay import Moved
 from dvrl.models.vrnn import VRNN, GenerativeModel
-from dvrl.nets.layers import named, new_gate_first
+from dvrl.nets.layers import new_gate_first
 
 
 class ParticleBelief(NamedTuple):
@@ -177,111 +175,8 @@ class ParticleEncoder(BeliefEncoder[ParticleBelief]):
 
     def recorder(self) -> Recorder[ParticleBelief] | None:
         """Without resampling the weights, too, would have to be walked back through time."""
+        from dvrl.encoders.particle_recorder import ParticleRecorder
+
         if self.resample is None or not isinstance(self.model, VRNN):
             return None
         return ParticleRecorder(self, self.model)
-
-
-class SegmentWeights(NamedTuple):
-    """Copies that the gradients of later segments pass through."""
-
-    embed_action: dict[str, Tensor]
-    embed_obs: dict[str, Tensor]
-    move: MoveWeights
-
-
-class Record(NamedTuple):
-    """One step."""
-
-    ancestors: Int[Tensor, "*T N K"]
-    moved: Moved
-    tape: MoveTape
-
-
-class ParticleRecorder(Recorder[ParticleBelief]):
-    """`ParticleEncoder` with the moves of particles recorded (models.replay)."""
-
-    def __init__(self, encoder: ParticleEncoder, model: VRNN) -> None:
-        self.encoder = encoder
-        self.model = model
-
-    def copied(self) -> list[nn.Parameter]:
-        model = self.model
-        return [
-            p for m in (model.embed_action, model.embed_obs, *model.movers) for p in m.parameters()
-        ]
-
-    def weights(self, copies: Sequence[Tensor]) -> SegmentWeights:
-        remaining = iter(copies)
-        action, obs = (named(m, remaining) for m in (self.model.embed_action, self.model.embed_obs))
-        return SegmentWeights(action, obs, self.model.move_weights(*remaining))
-
-    def step(
-        self,
-        weights: SegmentWeights,
-        belief: ParticleBelief,
-        a_tm1: Float[Tensor, "N A"],
-        o_t: Float[Tensor, "N *obs"],
-        generator: torch.Generator,
-    ) -> tuple[Update, Record]:
-        u = chance.uniform(generator, *belief.log_w.shape)
-        eps = chance.normal(generator, *u.shape, weights.move.embed.shape[1])
-        return self._step(weights.move, belief, a_tm1, o_t, u, eps)
-
-    @fusable
-    def _step(
-        self,
-        w: MoveWeights,
-        belief: ParticleBelief,
-        a_tm1: Float[Tensor, "N A"],
-        o_t: Float[Tensor, "N *obs"],
-        u: Float[Tensor, "N K"],
-        eps: Float[Tensor, "N K Z"],
-    ) -> tuple[Update, Record]:
-        a, x = self.model.embed_action(a_tm1), self.model.embed_obs(o_t)
-        prev, ancestors = self.encoder.select(belief, u)  # Eq. 15
-        context = F.linear(torch.cat([x, a], -1), w.context, w.context_bias)
-        moved, tape = move(w, self.model.min_var, context, prev.h, eps)
-        update = self.encoder.weigh(moved, eps, prev.log_w, a, o_t, ancestors)
-        return update, Record(ancestors, moved, tape)
-
-    def replay(
-        self,
-        weights: SegmentWeights,
-        belief: ParticleBelief,
-        inputs: Inputs,
-        records: Sequence[Record],
-    ) -> Replayed:
-        a, context = self._sense(weights, inputs)
-        ancestors, recorded, tape = tree.stack(records)
-        moved, h_out = replay(
-            weights.move, belief.h, context, inputs.first, ancestors, recorded, tape
-        )
-        feature, loss, log_w = self._weigh(moved, tape.eps, a, inputs.o_t, ancestors)
-        return Replayed(ParticleBelief(h_out, log_w[-1]), feature, loss)
-
-    @fusable
-    def _sense(
-        self, weights: SegmentWeights, inputs: Inputs
-    ) -> tuple[Float[Tensor, "T N D"], Float[Tensor, "T N G"]]:
-        """Embedded actions, and what the observations and actions say to the moves."""
-        model, w = self.model, weights.move
-        a = functional_call(model.embed_action, weights.embed_action, (inputs.a_tm1,))
-        x = functional_call(model.embed_obs, weights.embed_obs, (inputs.o_t,))
-        return a, F.linear(torch.cat([x, a], -1), w.context, w.context_bias)
-
-    @fusable
-    def _weigh(
-        self, moved: Moved, eps: Tensor, a: Tensor, o_t: Tensor, ancestors: Tensor
-    ) -> tuple[Float[Tensor, "T N F"], Float[Tensor, "T N"], Float[Tensor, "T N K"]]:
-        """`ParticleEncoder.weigh` of T steps at once: feature, loss and weights."""
-
-        def rows(steps: Tensor) -> Tensor:  # T, N, ... -> T*N, ...: time does not matter here
-            return steps.flatten(0, 1)
-
-        equal = eps.new_zeros(rows(ancestors).shape)
-        up = self.encoder.weigh(
-            tree.tree_map(rows, moved), rows(eps), equal, rows(a), rows(o_t), rows(ancestors)
-        )
-        results = (up.feature, up.loss, up.belief.log_w)
-        return tuple(r.unflatten(0, ancestors.shape[:2]) for r in results)

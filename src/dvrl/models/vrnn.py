@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from dvrl.core.laws import Gaussian
 from dvrl.fuse import fusable
@@ -71,6 +72,8 @@ class VRNN(GenerativeModel):
         self.embed_action = mlp(action_dim, [embed_dim])  # phi^a
         self.embed_latent = mlp(z_dim, [h_dim])  # phi^z
         self.min_var = min_var
+        self.sizes = (h_dim, h_dim, h_dim, z_dim, h_dim, embed_dim, obs_dim)
+        """Of h, the proposal's hidden layer, phi^z, z, hidden layers of prior and decoder, o."""
         self._proposal = ContextLinear(h_dim, x_dim + a_dim, h_dim)
         self._proposal_head = GaussianHead(h_dim, z_dim, min_var)
         self._prior = ContextLinear(h_dim, a_dim, h_dim)
@@ -126,4 +129,25 @@ class VRNN(GenerativeModel):
             embed=embed,
             embed_bias=embed_bias,
             gates=new_gate_first(w_own),
+        )
+
+    def contexts(self, w: MoveWeights) -> tuple[Tensor, Tensor]:
+        """What [x, a] says to moves, prior and decoder as one layer; the latter two see only a."""
+        prior, decoder = (m.weight[:, m.split[0] :] for m in (self._prior, self._decoder))
+        blind = w.context.shape[1] - prior.shape[1]
+        alone = [F.pad(weight, (blind, 0)) for weight in (prior, decoder)]
+        biases = [w.context_bias, self._prior.bias, self._decoder.bias]
+        return torch.cat([w.context, *alone]), torch.cat(biases)
+
+    def weighing(self) -> tuple[Tensor, ...]:
+        """Prior and decoder apart from their contexts, heads packed: mean first."""
+        prior, decoder = (m.weight[:, : m.split[0]] for m in (self._prior, self._decoder))
+        hidden = self._decoder_hidden
+        return (
+            prior.contiguous(),
+            *self._prior_head.packed(),
+            decoder.contiguous(),
+            hidden.weight,
+            hidden.bias,
+            *self._decoder_head.packed(),
         )

@@ -116,3 +116,10 @@ class GaussianHead(nn.Module):
 
     def forward(self, x: Float[Tensor, "*B D"]) -> Gaussian:
         return Gaussian(self.mean(x), F.softplus(self.var(x)) + self.min_var)
+
+    def packed(self) -> tuple[Tensor, Tensor]:
+        """Weight and bias of both heads as one layer, the mean's first."""
+        return (
+            torch.cat([self.mean.weight, self.var.weight]),
+            torch.cat([self.mean.bias, self.var.bias]),
+        )

@@ -1,0 +1,78 @@
+"""A step of all particles as one GPU kernel, against the step it stands for."""
+
+import torch
+
+from dvrl.core import tree
+from dvrl.encoders.config import ParticleConfig
+from dvrl.encoders.particle import ParticleBelief
+from dvrl.encoders.particle_recorder import ParticleRecorder
+from dvrl.nets.spaces import Spec
+from interpreted import cases_checked, needs_triton
+
+N = 3
+CASES = [
+    # particles, size of h, what is special
+    (30, 64, ""),
+    (5, 64, "one particle has all the weight"),
+    (1, 64, ""),
+    (10, 64, "an observation beyond all bounds"),
+    (8, 128, ""),
+    (16, 64, "equal weights"),
+]
+
+
+def recorder(k: int, size: int) -> ParticleRecorder:
+    torch.manual_seed(k)
+    config = ParticleConfig(n_particles=k, h_dim=size, z_dim=64, embed_dim=64)
+    made = config.build(Spec(2, 2, False))
+    with torch.no_grad():
+        for p in made.parameters():
+            p.add_(0.05 * torch.randn(p.shape))  # zero biases would hide mistakes
+    return made.recorder()
+
+
+def situation(k: int, size: int, special: str) -> tuple[torch.Tensor, ...]:
+    h, log_w = torch.randn(N, k, size).tanh(), torch.randn(N, k)
+    if special == "one particle has all the weight":
+        log_w[:, 1] += 200
+    if special == "equal weights":
+        log_w = torch.full_like(log_w, -3.0)
+    o_t = torch.randn(N, 2) * (1e25 if special == "an observation beyond all bounds" else 3)
+    return h, log_w, torch.randn(N, 2), o_t, torch.rand(N, k), torch.randn(N, k, 64)
+
+
+@needs_triton
+def test_the_kernel_steps_like_the_encoder():
+    assert cases_checked(__file__) == len(CASES)
+
+
+@torch.no_grad()
+def main() -> None:
+    from dvrl.encoders import step_triton
+
+    torch.set_num_threads(1)
+    for k, size, special in CASES:
+        assert step_triton.supports(size, size, size, 64, size, 64, 2, k=k)
+        mine = recorder(k, size)
+        h, log_w, *given = situation(k, size, special)
+        belief = ParticleBelief(h, log_w)
+        weights = mine.weights([p.clone() for p in mine.copied()])
+        wanted = mine._step(weights.move, belief, *given)
+        mine._kernel = lambda: step_triton
+        got = mine._step_by_kernel(mine._packed(weights.move), belief, *given)
+        leaves = [tree.named_leaves(x, "step") for pair in (got, wanted) for x in pair]
+        for a, b in zip(leaves[:2], leaves[2:], strict=True):
+            assert a.keys() == b.keys()
+            overflowed = special == "an observation beyond all bounds"
+            for name in {"step.belief.log_w", "step.loss"} & a.keys() if overflowed else a:
+                what = f"{name} with {k} particles {special}"
+                torch.testing.assert_close(a[name], b[name], rtol=2e-4, atol=2e-4, msg=what)
+        info = got[0].info
+        assert info.vanished.all() == (special == "an observation beyond all bounds")
+        if special == "equal weights":
+            assert torch.equal(info.ancestors, torch.arange(k).expand(N, k))
+        print("checked", k, size, special)
+
+
+if __name__ == "__main__":
+    main()
