@@ -5,6 +5,7 @@ so every environment meets the same noise however many processes there are.
 """
 
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -20,17 +21,14 @@ class Share(NamedTuple):
 WHOLE = Share()
 
 
-class SharedGenerator(torch.Generator):
-    """A generator that knows its share."""
-
-    share: Share
+_shares: WeakKeyDictionary[torch.Generator, Share] = WeakKeyDictionary()
+"""Beside the generators, since CUDA graphs take none but torch's own."""
 
 
-def stream(seed: int, device: torch.device | str, share: Share = WHOLE) -> SharedGenerator:
+def stream(seed: int, device: torch.device | str, share: Share = WHOLE) -> torch.Generator:
     """A stream of chance for a share of the environments."""
-    generator = SharedGenerator(device)
-    generator.manual_seed(seed)
-    generator.share = share
+    generator = torch.Generator(device).manual_seed(seed)
+    _shares[generator] = share
     return generator
 
 
@@ -45,7 +43,7 @@ def uniform(generator: torch.Generator, *shape: int, rows: int = 0) -> Tensor:
 
 
 def _draw(draw, generator: torch.Generator, shape: tuple[int, ...], rows: int) -> Tensor:
-    share = generator.share if isinstance(generator, SharedGenerator) else WHOLE
+    share = _shares.get(generator, WHOLE)
     n = shape[rows]
     all_rows = (*shape[:rows], n * share.count, *shape[rows + 1 :])
     drawn = draw(all_rows, generator=generator, device=generator.device)
