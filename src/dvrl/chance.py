@@ -5,7 +5,6 @@ so every environment meets the same noise however many processes there are.
 """
 
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -21,14 +20,15 @@ class Share(NamedTuple):
 WHOLE = Share()
 
 
-_shares: WeakKeyDictionary[torch.Generator, Share] = WeakKeyDictionary()
+_shared: list[tuple[torch.Generator, Share]] = []
 """Beside the generators, since CUDA graphs take none but torch's own."""
 
 
 def stream(seed: int, device: torch.device | str, share: Share = WHOLE) -> torch.Generator:
     """A stream of chance for a share of the environments."""
     generator = torch.Generator(device).manual_seed(seed)
-    _shares[generator] = share
+    if share != WHOLE:
+        _shared.append((generator, share))
     return generator
 
 
@@ -43,7 +43,7 @@ def uniform(generator: torch.Generator, *shape: int, rows: int = 0) -> Tensor:
 
 
 def _draw(draw, generator: torch.Generator, shape: tuple[int, ...], rows: int) -> Tensor:
-    share = _shares.get(generator, WHOLE)
+    share = next((s for g, s in _shared if g is generator), WHOLE)
     n = shape[rows]
     all_rows = (*shape[:rows], n * share.count, *shape[rows + 1 :])
     drawn = draw(all_rows, generator=generator, device=generator.device)
