@@ -54,23 +54,22 @@ def main() -> None:
     for k, size, special in CASES:
         assert step_triton.supports(size, size, size, 64, size, 64, 2, k=k)
         mine = recorder(k, size)
-        h, log_w, *given = situation(k, size, special)
+        h, log_w, a, o_t, *noise = situation(k, size, special)
         belief = ParticleBelief(h, log_w)
         weights = mine.weights([p.clone() for p in mine.copied()])
-        wanted = mine._step(weights.move, belief, *given)
-        mine._kernel = lambda: step_triton
-        got = mine._step_by_kernel(mine._packed(weights.move), belief, *given)
-        leaves = [tree.named_leaves(x, "step") for pair in (got, wanted) for x in pair]
-        for a, b in zip(leaves[:2], leaves[2:], strict=True):
-            assert a.keys() == b.keys()
-            overflowed = special == "an observation beyond all bounds"
-            for name in {"step.belief.log_w", "step.loss"} & a.keys() if overflowed else a:
-                what = f"{name} with {k} particles {special}"
-                torch.testing.assert_close(a[name], b[name], rtol=2e-4, atol=2e-4, msg=what)
-        info = got[0].info
-        assert info.vanished.all() == (special == "an observation beyond all bounds")
+        embed_action, embed_obs = mine.model.embed_action, mine.model.embed_obs
+        contexts = mine._contexts(weights, embed_action(a), embed_obs(o_t))
+        given = (weights, belief, contexts, o_t, *noise)
+        wanted = tree.named_leaves(mine._step(*given), "step")
+        got = tree.named_leaves(mine._step_by_kernel(step_triton, *given), "step")
+        assert got.keys() == wanted.keys()
+        overflowed = special == "an observation beyond all bounds"
+        for name in ("step.weighing.log_w", "step.weighed.loss") if overflowed else got:
+            what = f"{name} with {k} particles {special}"
+            torch.testing.assert_close(got[name], wanted[name], rtol=2e-4, atol=2e-4, msg=what)
+        assert got["step.weighing.vanished"].all() == overflowed
         if special == "equal weights":
-            assert torch.equal(info.ancestors, torch.arange(k).expand(N, k))
+            assert torch.equal(got["step.ancestors"], torch.arange(k).expand(N, k))
         print("checked", k, size, special)
 
 

@@ -197,7 +197,7 @@ def test_a_gradient_that_is_not_a_number_is_skipped_and_counted(optimiser, way):
     carry, _, metrics = learner.window(carry)
     assert metrics["skipped"] == 0
     before = [p.detach().clone() for p in learner.parameters]
-    carry = carry._replace(o_t=torch.full_like(carry.o_t, 1e160))
+    carry = carry._replace(o_t=torch.full_like(carry.o_t, torch.inf))
     _, _, metrics = learner.window(carry)
     assert metrics["belief/revived"] > 0
     assert metrics["skipped"] == 1

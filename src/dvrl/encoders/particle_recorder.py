@@ -14,20 +14,27 @@ from dvrl import chance
 from dvrl.core import gru, smc, tree
 from dvrl.encoders.base import Inputs, Recorder, Replayed, Update
 from dvrl.encoders.particle import ParticleBelief, ParticleEncoder, ParticleInfo
+from dvrl.encoders.weigh import Given, Weighed, WeighTape, WeighWeights, weigh
+from dvrl.encoders.weigh import replay as replay_weights
 from dvrl.fuse import fusable
-from dvrl.models.replay import Moved, MoveTape, MoveWeights, move, replay
+from dvrl.models.replay import Moved, MoveTape, MoveWeights, move
+from dvrl.models.replay import replay as replay_moves
 from dvrl.models.vrnn import VRNN
 from dvrl.nets.layers import named, new_gate_first
 
 
 class SegmentWeights(NamedTuple):
-    """Copies that the gradients of later segments pass through."""
+    """The parameters of a segment, packed; those that later gradients pass through as copies."""
 
     embed_action: dict[str, Tensor]
     embed_obs: dict[str, Tensor]
+    contexts: Float[Tensor, "C D"]
+    """What [x, a] says to all layers: moves, prior, decoder."""
+    contexts_bias: Float[Tensor, " C"]
     move: MoveWeights
-    kernel: tuple | None
-    """The weights of a step as its kernel wants them."""
+    weigh: WeighWeights
+    summary: tuple[Tensor, Tensor]
+    """Of `weigh`, for the kernel: the particles' weights apart, with which no row is aligned."""
 
 
 class Record(NamedTuple):
@@ -35,11 +42,13 @@ class Record(NamedTuple):
 
     ancestors: Int[Tensor, "*T N K"]
     moved: Moved
-    tape: MoveTape
+    moves: MoveTape
+    weighed: Weighed
+    weighing: WeighTape
 
 
 class ParticleRecorder(Recorder[ParticleBelief]):
-    """`ParticleEncoder` with the moves of particles recorded (models.replay)."""
+    """`ParticleEncoder` with moves and weights recorded (models.replay, encoders.weigh)."""
 
     def __init__(self, encoder: ParticleEncoder, model: VRNN) -> None:
         self.encoder = encoder
@@ -47,16 +56,24 @@ class ParticleRecorder(Recorder[ParticleBelief]):
 
     def copied(self) -> list[nn.Parameter]:
         model = self.model
-        return [
-            p for m in (model.embed_action, model.embed_obs, *model.movers) for p in m.parameters()
-        ]
+        modules = (model.embed_action, model.embed_obs, *model.movers)
+        return [p for m in modules for p in m.parameters()]
 
     def weights(self, copies: Sequence[Tensor]) -> SegmentWeights:
         remaining = iter(copies)
         action, obs = (named(m, remaining) for m in (self.model.embed_action, self.model.embed_obs))
-        move_weights = self.model.move_weights(*remaining)
-        packed = self._packed(move_weights) if self._kernel() else None
-        return SegmentWeights(action, obs, move_weights, packed)
+        return SegmentWeights(action, obs, *self._packed(*remaining))
+
+    @fusable
+    def _packed(self, *movers: Tensor) -> tuple:
+        """All of `SegmentWeights` but the embeddings."""
+        model, cell = self.model, self.encoder.summary.cell
+        move_weights = model.move_weights(*movers)
+        summary, bias = new_gate_first(cell.weight_ih), new_gate_first(cell.bias_ih)
+        weighing = WeighWeights(*model.weighing(), summary, bias, cell.weight_hh, cell.bias_hh)
+        fixed = summary.detach()
+        apart = fixed[:, :-1].contiguous(), fixed[:, -1].contiguous()
+        return *model.contexts(move_weights), move_weights, weighing, apart
 
     def step(
         self,
@@ -68,26 +85,45 @@ class ParticleRecorder(Recorder[ParticleBelief]):
     ) -> tuple[Update, Record]:
         u = chance.uniform(generator, *belief.log_w.shape)
         eps = chance.normal(generator, *u.shape, weights.move.embed.shape[1])
-        if weights.kernel is None:
-            return self._step(weights.move, belief, a_tm1, o_t, u, eps)
-        return self._step_by_kernel(weights.kernel, belief, a_tm1, o_t, u, eps)
+        a, x = self.model.embed_action, self.model.embed_obs
+        contexts = self._contexts(weights, a(a_tm1), x(o_t))
+        kernels = self._kernel()
+        if kernels is None:
+            record = self._step(weights, belief, contexts, o_t, u, eps)
+        else:
+            record = self._step_by_kernel(kernels, weights, belief, contexts, o_t, u, eps)
+        weighed, tape = record.weighed, record.weighing
+        info = ParticleInfo(tape.log_w, record.ancestors, *weighed[2:], tape.vanished, tape.o_mean)
+        carried = ParticleBelief(record.moved.h, tape.log_w)
+        return Update(carried, weighed.feature, weighed.loss, info), record
+
+    @fusable
+    def _contexts(self, weights: SegmentWeights, a: Tensor, x: Tensor) -> Tensor:
+        return F.linear(torch.cat([x, a], -1), weights.contexts, weights.contexts_bias)
+
+    def _split(self, contexts: Tensor) -> tuple[Tensor, ...]:
+        """For moves, prior and decoder."""
+        h, q, _, _, p, d, _ = self.model.sizes
+        return contexts.split([3 * h + q, p, d], -1)
+
+    def _given(self, eps: Tensor, o_t: Tensor) -> Given:
+        return Given(eps, o_t, self.model.min_var, self.encoder.joint)
 
     @fusable
     def _step(
         self,
-        w: MoveWeights,
+        weights: SegmentWeights,
         belief: ParticleBelief,
-        a_tm1: Float[Tensor, "N A"],
+        contexts: Float[Tensor, "N C"],
         o_t: Float[Tensor, "N *obs"],
         u: Float[Tensor, "N K"],
         eps: Float[Tensor, "N K Z"],
-    ) -> tuple[Update, Record]:
-        a, x = self.model.embed_action(a_tm1), self.model.embed_obs(o_t)
+    ) -> Record:
+        context, c_prior, c_dec = self._split(contexts)
         prev, ancestors = self.encoder.select(belief, u)  # Eq. 15
-        context = F.linear(torch.cat([x, a], -1), w.context, w.context_bias)
-        moved, tape = move(w, self.model.min_var, context, prev.h, eps)
-        update = self.encoder.weigh(moved, eps, prev.log_w, a, o_t, ancestors)
-        return update, Record(ancestors, moved, tape)
+        moved, moves = move(weights.move, self.model.min_var, context, prev.h, eps)
+        weighed, tape = weigh(weights.weigh, moved, c_prior, c_dec, self._given(eps, o_t))
+        return Record(ancestors, moved, moves, weighed, tape)
 
     def _kernel(self) -> ModuleType | None:
         """The step as one Triton kernel, where there is Triton and it knows sizes and scheme."""
@@ -102,46 +138,32 @@ class ParticleRecorder(Recorder[ParticleBelief]):
         fits = step_triton.supports(*model.sizes, k=encoder.n_particles)
         return step_triton if fits else None
 
-    @fusable
-    def _packed(self, w: MoveWeights) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        """Contexts of all layers as one; and the weights of `step_triton.StepWeights`."""
-        model, cell = self.model, self.encoder.summary.cell
-        with torch.no_grad():
-            weight, bias = model.contexts(w)
-            summary = new_gate_first(cell.weight_ih)
-            rest = summary[:, :-1].contiguous(), summary[:, -1].contiguous()
-            return weight, bias, (*w[2:], *model.weighing(), *rest, new_gate_first(cell.bias_ih))
-
-    @fusable
-    def _contexts(self, weight: Tensor, bias: Tensor, a_tm1: Tensor, o_t: Tensor) -> Tensor:
-        x = torch.cat([self.model.embed_obs(o_t), self.model.embed_action(a_tm1)], -1)
-        return F.linear(x, weight, bias)
-
     def _step_by_kernel(
         self,
-        packed: tuple[Tensor, Tensor, tuple[Tensor, ...]],
+        kernels: ModuleType,
+        weights: SegmentWeights,
         belief: ParticleBelief,
-        a_tm1: Float[Tensor, "N A"],
+        contexts: Float[Tensor, "N C"],
         o_t: Float[Tensor, "N *obs"],
         u: Float[Tensor, "N K"],
         eps: Float[Tensor, "N K Z"],
-    ) -> tuple[Update, Record]:
-        kernels, cell = self._kernel(), self.encoder.summary.cell
-        weight, bias, rest = packed
-        h, q, _, _, p, d, _ = self.model.sizes
-        contexts = self._contexts(weight, bias, a_tm1, o_t).split([3 * h + q, p, d], 1)
+    ) -> Record:
+        w = weights.weigh
+        summary = *weights.summary, w.summary_bias
         s = kernels.step(
-            kernels.StepWeights(*rest), self.model.min_var, *belief, u, *contexts, eps, o_t,
+            kernels.StepWeights(*weights.move[2:], *w[:8], *summary), self.model.min_var, *belief,
+            u, *self._split(contexts), eps, o_t,
             precision="tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3",
         )  # fmt: skip
-        feature = gru.scan_last(s.gates, cell.weight_hh, cell.bias_hh)
-        info = ParticleInfo(
-            s.log_w, s.ancestors, s.log_p_z, s.log_p_o, s.log_q_z, s.vanished, s.o_mean
-        )
+        feature, before, scan = gru.scan_taped(s.gates, w.state, w.state_bias)
         moved = Moved(s.h_tm1, s.var, s.z, s.e, s.h)
-        tape = MoveTape(eps, s.hidden, s.raw, gru.GruTape(s.ru, s.n, s.n_h))
-        update = Update(ParticleBelief(s.h, s.log_w), feature, s.loss, info)
-        return update, Record(s.ancestors, moved, tape)
+        moves = MoveTape(eps, s.hidden, s.raw, gru.GruTape(s.ru, s.n, s.n_h))
+        weighed = Weighed(feature, s.loss, s.log_p_z, s.log_p_o, s.log_q_z)
+        tape = WeighTape(
+            s.p_hidden, s.p_mean, s.p_raw, s.d_hidden, s.d_last, s.o_mean, s.o_raw, s.log_w,
+            s.vanished, before, scan,
+        )  # fmt: skip
+        return Record(s.ancestors, moved, moves, weighed, tape)
 
     def replay(
         self,
@@ -150,36 +172,24 @@ class ParticleRecorder(Recorder[ParticleBelief]):
         inputs: Inputs,
         records: Sequence[Record],
     ) -> Replayed:
-        a, context = self._sense(weights, inputs)
-        ancestors, recorded, tape = tree.stack(records)
-        moved, h_out = replay(
-            weights.move, belief.h, context, inputs.first, ancestors, recorded, tape
+        context, c_prior, c_dec = self._split(self._sense(weights, inputs))
+        ancestors, recorded, moves, weighed, tape = _stacked(records)
+        moved, h_out = replay_moves(
+            weights.move, belief.h, context, inputs.first, ancestors, recorded, moves
         )
-        feature, loss, log_w = self._weigh(moved, tape.eps, a, inputs.o_t, ancestors)
-        return Replayed(ParticleBelief(h_out, log_w[-1]), feature, loss)
+        given = self._given(moves.eps, inputs.o_t)
+        feature, loss = replay_weights(weights.weigh, moved, c_prior, c_dec, given, weighed, tape)
+        return Replayed(ParticleBelief(h_out, tape.log_w[-1]), feature, loss)
 
     @fusable
-    def _sense(
-        self, weights: SegmentWeights, inputs: Inputs
-    ) -> tuple[Float[Tensor, "T N D"], Float[Tensor, "T N G"]]:
-        """Embedded actions, and what the observations and actions say to the moves."""
-        model, w = self.model, weights.move
+    def _sense(self, weights: SegmentWeights, inputs: Inputs) -> Float[Tensor, "T N C"]:
+        """What the observations and actions of all steps say."""
+        model = self.model
         a = functional_call(model.embed_action, weights.embed_action, (inputs.a_tm1,))
         x = functional_call(model.embed_obs, weights.embed_obs, (inputs.o_t,))
-        return a, F.linear(torch.cat([x, a], -1), w.context, w.context_bias)
+        return self._contexts(weights, a, x)
 
-    @fusable
-    def _weigh(
-        self, moved: Moved, eps: Tensor, a: Tensor, o_t: Tensor, ancestors: Tensor
-    ) -> tuple[Float[Tensor, "T N F"], Float[Tensor, "T N"], Float[Tensor, "T N K"]]:
-        """`ParticleEncoder.weigh` of T steps at once: feature, loss and weights."""
 
-        def rows(steps: Tensor) -> Tensor:  # T, N, ... -> T*N, ...: time does not matter here
-            return steps.flatten(0, 1)
-
-        equal = eps.new_zeros(rows(ancestors).shape)
-        up = self.encoder.weigh(
-            tree.tree_map(rows, moved), rows(eps), equal, rows(a), rows(o_t), rows(ancestors)
-        )
-        results = (up.feature, up.loss, up.belief.log_w)
-        return tuple(r.unflatten(0, ancestors.shape[:2]) for r in results)
+@fusable
+def _stacked(records: Sequence[Record]) -> Record:
+    return tree.stack(records)

@@ -104,7 +104,7 @@ def _step(
     dec_head_ptr, dec_head_bias_ptr, summary_ptr, summary_weight_ptr, summary_bias_ptr,
     ancestors_ptr, h_tm1_ptr, var_ptr, z_ptr, e_ptr, h_ptr, hidden_ptr, raw_ptr, ru_ptr, n_ptr,
     n_h_ptr, log_w_ptr, log_p_z_ptr, log_p_o_ptr, log_q_z_ptr, vanished_ptr, o_mean_ptr, loss_ptr,
-    out_ptr, p_hidden_ptr, d_hidden_ptr,
+    out_ptr, p_hidden_ptr, p_mean_ptr, p_raw_ptr, d_hidden_ptr, d_last_ptr, o_raw_ptr,
     n_envs, min_var, context_stride, c_prior_stride, c_dec_stride,
     K: tl.constexpr, H: tl.constexpr, Q: tl.constexpr, E: tl.constexpr, Z: tl.constexpr,
     P: tl.constexpr, D: tl.constexpr, OBS: tl.constexpr,
@@ -155,6 +155,8 @@ def _step(
     mean = _bias(prior_head_bias_ptr, Z, BLOCK)
     raw = _bias(prior_head_bias_ptr + Z, Z, BLOCK)
     mean, raw = _product(p_hidden_ptr, row, prior_head_ptr, P, P, CHUNK, PRECISION, mean, raw)
+    _keep(p_mean_ptr, row, real, mean)
+    _keep(p_raw_ptr, row, real, raw)
     var = _variance(raw, min_var)
     log_p_z = -0.5 * (tl.sum((z - mean) * (z - mean) / var + tl.log(var), 1) + Z * LOG_2PI)
     tl.debug_barrier()
@@ -193,11 +195,14 @@ def _step(
     # How probable the decoder finds the observation.
     x = _bias(dec_hidden_bias_ptr, D, BLOCK)
     x = _relu(_product(d_hidden_ptr, row, dec_hidden_ptr, D, D, CHUNK, PRECISION, x))
+    _keep(d_last_ptr, row, real, x)
     terms = tl.zeros([BLOCK], tl.float32)
     for i in tl.static_range(OBS):
         mean = tl.sum(x * _bias(dec_head_ptr + i * D, D, BLOCK), 1) + tl.load(dec_head_bias_ptr + i)
         raw = tl.sum(x * _bias(dec_head_ptr + (OBS + i) * D, D, BLOCK), 1)
-        var = _variance(raw + tl.load(dec_head_bias_ptr + OBS + i), min_var)
+        raw += tl.load(dec_head_bias_ptr + OBS + i)
+        tl.store(o_raw_ptr + row * OBS + i, raw, mask=real)
+        var = _variance(raw, min_var)
         miss = tl.load(o_ptr + env * OBS + i) - mean
         terms += miss * miss / var + tl.log(var)
         tl.store(o_mean_ptr + row * OBS + i, mean, mask=real)
@@ -241,7 +246,7 @@ first; dec [D, E+H], of phi^z and the state; summary [3H, H+E] and summary_weigh
 Stepped = namedtuple(
     "Stepped",
     "ancestors h_tm1 var z e h hidden raw ru n n_h log_w log_p_z log_p_o log_q_z vanished o_mean "
-    "loss gates",
+    "loss gates p_hidden p_mean p_raw d_hidden d_last o_raw",
 )
 """`vanished` and `loss` [N], all others [N, K, ...]."""
 
@@ -276,12 +281,13 @@ def step(
         z=new(k, z), e=new(k, e), h=new(k, h), hidden=new(k, q), raw=new(k, z), ru=new(k, 2 * h),
         n=new(k, h), n_h=new(k, h), log_w=new(k), log_p_z=new(k), log_p_o=new(k), log_q_z=new(k),
         vanished=u.new_empty(n, dtype=torch.bool), o_mean=new(k, o), loss=new(),
-        gates=new(k, 3 * h),
+        gates=new(k, 3 * h), p_hidden=new(k, p), p_mean=new(k, z), p_raw=new(k, z),
+        d_hidden=new(k, d), d_last=new(k, d), o_raw=new(k, o),
     )  # fmt: skip
     contexts = [c if c.stride(1) == 1 else c.contiguous() for c in (context, c_prior, c_dec)]
     _step[(triton.cdiv(n, envs),)](
         h_prev.contiguous(), log_w_prev.contiguous(), u.contiguous(), *contexts, eps.contiguous(),
-        o_t.contiguous(), *w, *result, new(k, p), new(k, d),
+        o_t.contiguous(), *w, *result,
         n, min_var, *(c.stride(0) for c in contexts),
         K=k, H=h, Q=q, E=e, Z=z, P=p, D=d, OBS=o, ENVS=envs, KP=padded,
         CHUNK=chunk, PRECISION=precision, num_warps=num_warps, num_stages=num_stages,

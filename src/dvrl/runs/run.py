@@ -34,7 +34,7 @@ HEARTBEAT_SECONDS = 5.0
 
 
 GO, SAVE, STOP, END = range(4)
-"""What the leading process tells the others to do with the coming window."""
+"""What the leading process tells the others: one more window, one and save, or none any more."""
 
 
 class Run:
@@ -88,8 +88,13 @@ class Run:
             self.finish()
             return False
         stopped = stop.signal_number is not None
+        if stopped and not trainer.engine.under_way:
+            self.group.agree(STOP)
+            self.save()
+            self.write_status("interrupted")
+            return False
         pause = stopped or time.monotonic() - self.saved_at >= checkpoint_seconds
-        self.group.agree(STOP if stopped else SAVE if pause else GO)
+        self.group.agree(SAVE if pause else GO)
         if not pause:
             trainer.launch()
         try:
@@ -101,9 +106,6 @@ class Run:
         self.record(window.metrics, window.episodes)
         if pause and not trainer.engine.under_way:
             self.save()
-            if stopped:
-                self.write_status("interrupted")
-                return False
         return True
 
     def finish(self) -> None:
@@ -200,14 +202,10 @@ class Follower:
 
     def loop(self) -> None:
         """Windows in step with the leader, until it says that it was the last."""
-        order = self.group.agree(GO)
-        while order != END:
+        while (order := self.group.agree(GO)) in (GO, SAVE):
             self.trainer.window()
-            if order != GO:
+            if order == SAVE:
                 self.save()
-            if order == STOP:
-                return
-            order = self.group.agree(GO)
         self.save()
 
     def save(self) -> None:
