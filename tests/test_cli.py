@@ -161,3 +161,73 @@ def test_output_in_a_pipe_is_plain_lines(tmp_path):
     )
     assert "\x1b" not in done.stdout
     assert "step 200 of 200" in done.stdout
+
+
+# Several runs, engines, benchmarks
+
+
+def test_seeds_train_side_by_side_and_each_run_is_as_if_alone(tmp_path, capsys):
+    arguments = ["train", "mountain-hike", "--agent", "rnn", "--steps", "700", "--device", "cpu"]
+    assert cli.main([*arguments, "--seeds", "0-1,3", "--out", str(tmp_path / "many")]) == 0
+    assert cli.main([*arguments, "--seed", "3", "--out", str(tmp_path / "alone")]) == 0
+    assert sorted(p.name for p in (tmp_path / "many").iterdir()) == ["s0", "s1", "s3"]
+    together, alone = tmp_path / "many" / "s3", tmp_path / "alone"
+    files = ["metrics.jsonl", "episodes.csv"]
+    [checkpoint] = (alone / "checkpoints").glob("step-*")
+    files += [f"checkpoints/{checkpoint.name}/{n}.safetensors" for n in ("weights", "state")]
+    for name in files:
+        assert (together / name).read_bytes() == (alone / name).read_bytes(), name
+    assert "s1  finished" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("seeds", "words"),
+    [
+        ("0-x", "must look like 0-4 or 1,3,7"),
+        ("", "must look like"),
+        ("4-0", "must go upwards"),
+        ("1,1", "named once"),
+    ],
+)
+def test_seeds_that_make_no_sense_are_refused(seeds, words, capsys):
+    assert cli.main(["train", "mountain-hike", "--seeds", seeds]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_graph_without_a_gpu_is_refused_before_anything_is_written(tmp_path, capsys):
+    out = tmp_path / "run"
+    arguments = ["train", "mountain-hike", "--engine", "graph", "--device", "cpu"]
+    assert cli.main([*arguments, "--out", str(out)]) == 2
+    assert "needs a GPU; use --engine auto" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_the_benchmark_prints_a_row_for_every_cell_and_writes_them(tmp_path, capsys):
+    out = tmp_path / "bench.json"
+    arguments = ["bench", "hike", "--preset", "quick", "--particles", "1,2", "--envs", "2"]
+    arguments += ["--runs", "1,2", "--repeats", "2", "--seconds", "0.01", "--device", "cpu"]
+    assert cli.main([*arguments, "--out", str(out)]) == 0
+    result = json.loads(out.read_text())
+    cells = [(r["agent"], r["particles"], r["runs"]) for r in result["rows"]]
+    dvrl = [("dvrl", k, r) for k in (1, 2) for r in (1, 2)]
+    assert cells == [*dvrl, ("rnn", None, 1), ("rnn", None, 2)]
+    for row in result["rows"]:
+        assert 0 < row["lowest"] <= row["steps_per_second"] <= row["highest"]
+        update = row["envs"] * 5 * row["runs"] / row["steps_per_second"] * 1e3
+        assert row["ms_per_update"] == pytest.approx(update)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + len(cells) + 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "dvrl bench hike"),
+        (["hike", "--particles", "0"], "whole numbers above 0"),
+        (["hike", "--envs", "a"], "whole numbers above 0"),
+        (["hike", "--agents", "drqn"], "there is no agent 'drqn'"),
+    ],
+)
+def test_a_benchmark_of_nothing_is_refused(arguments, words, capsys, tmp_path):
+    assert cli.main(["bench", *arguments]) == 2
+    assert words in capsys.readouterr().err

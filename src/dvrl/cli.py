@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from dvrl.envs.config import GymConfig, MountainHikeConfig, WorldConfig
-from dvrl.experiments.presets import AgentName, PresetName, preset
+from dvrl.experiments.presets import AGENTS, AgentName, PresetName, preset
 from dvrl.runs.config import RunConfig, to_data
 from dvrl.runs.errors import Interrupted, RunFailed, UsageError
 
@@ -340,7 +340,10 @@ def bench_hike(args: BenchHike) -> int:
     from dvrl.runs.guard import numerics
 
     numbers = {name: parse_numbers(name, getattr(args, name)) for name in BENCH_NUMBERS}
-    agents = args.agents.split(",")
+    agents = [agent.strip() for agent in args.agents.split(",")]
+    for agent in agents:
+        if agent not in AGENTS:
+            raise UsageError(f"there is no agent {agent!r}; there are {', '.join(AGENTS)}")
     cells = list(benches.grid(agents, **numbers, preset=args.preset))
     print(BENCH_HEADER)
     with numerics(args.threads, args.precision):

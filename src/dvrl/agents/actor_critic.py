@@ -54,7 +54,10 @@ class ActorCritic(nn.Module):
         return Decision(up.belief, *chosen, up.loss, up.info)
 
     @fusable
-    def _choose(self, feature: Float[Tensor, "N F"], noise: Tensor | None) -> tuple[Tensor, ...]:
+    def _choose(
+        self, feature: Float[Tensor, "N F"], noise: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Action, its code, log-probability, entropy, value."""
         law = self.policy.law(feature)
         action = self.policy.mode(law) if noise is None else self.policy.sample(law, noise)
         value = self.value(feature)[:, 0]

@@ -176,7 +176,7 @@ def _(d_last: Tensor, before: Tensor, tape: Tensor, weight: Tensor) -> Tensor:
 
 def _tf32() -> bool:
     """Whether matrix products on this GPU may be rounded to tf32."""
-    return torch.backends.cuda.matmul.allow_tf32
+    return bool(torch.backends.cuda.matmul.allow_tf32)
 
 
 def _kernels(weight: Tensor) -> ModuleType | None:

@@ -94,7 +94,7 @@ class Recorder(ABC, Generic[Belief]):
     @abstractmethod
     def step(
         self,
-        weights: tuple,
+        weights: Any,
         belief: Belief,
         a_tm1: Float[Tensor, "N A"],
         o_t: Float[Tensor, "N *obs"],
@@ -105,9 +105,9 @@ class Recorder(ABC, Generic[Belief]):
     @abstractmethod
     def replay(
         self,
-        weights: tuple,
+        weights: Any,
         belief: Belief,
         inputs: Inputs,
-        records: Sequence[tuple],
+        records: Sequence[Any],
     ) -> Replayed:
         """The recorded steps as functions of `weights` and of the `belief` they began with."""

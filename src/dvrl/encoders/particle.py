@@ -177,6 +177,7 @@ class ParticleEncoder(BeliefEncoder[ParticleBelief]):
         """Without resampling the weights, too, would have to be walked back through time."""
         from dvrl.encoders.particle_recorder import ParticleRecorder
 
-        if self.resample is None or not isinstance(self.model, VRNN):
-            return None
-        return ParticleRecorder(self, self.model)
+        model, summary = self.model, self.summary
+        if self.resample and isinstance(model, VRNN) and isinstance(summary, Summary):
+            return ParticleRecorder(self, model, summary.cell)
+        return None

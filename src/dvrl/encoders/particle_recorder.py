@@ -50,9 +50,10 @@ class Record(NamedTuple):
 class ParticleRecorder(Recorder[ParticleBelief]):
     """`ParticleEncoder` with moves and weights recorded (models.replay, encoders.weigh)."""
 
-    def __init__(self, encoder: ParticleEncoder, model: VRNN) -> None:
+    def __init__(self, encoder: ParticleEncoder, model: VRNN, summary: nn.GRUCell) -> None:
         self.encoder = encoder
         self.model = model
+        self.summary = summary
 
     def copied(self) -> list[nn.Parameter]:
         model = self.model
@@ -67,7 +68,7 @@ class ParticleRecorder(Recorder[ParticleBelief]):
     @fusable
     def _packed(self, *movers: Tensor) -> tuple:
         """All of `SegmentWeights` but the embeddings."""
-        model, cell = self.model, self.encoder.summary.cell
+        model, cell = self.model, self.summary
         move_weights = model.move_weights(*movers)
         summary, bias = new_gate_first(cell.weight_ih), new_gate_first(cell.bias_ih)
         weighing = WeighWeights(*model.weighing(), summary, bias, cell.weight_hh, cell.bias_hh)

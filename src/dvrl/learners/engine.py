@@ -193,6 +193,7 @@ def build_engine(name: EngineName, learner: A2C, carry: Carry) -> Engine:
             "the graph engine needs a GPU, worlds that live on it (mountain-hike) and a single "
             "process; use --engine auto"
         )
+    assert isinstance(worlds, DeviceWorlds)
     return Graph(learner, worlds, carry)
 
 

@@ -139,7 +139,9 @@ class VRNN(GenerativeModel):
         biases = [w.context_bias, self._prior.bias, self._decoder.bias]
         return torch.cat([w.context, *alone]), torch.cat(biases)
 
-    def weighing(self) -> tuple[Tensor, ...]:
+    def weighing(
+        self,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Prior and decoder apart from their contexts, heads packed: mean first."""
         prior, decoder = (m.weight[:, : m.split[0]] for m in (self._prior, self._decoder))
         hidden = self._decoder_hidden
