@@ -98,34 +98,45 @@ def replay(
 # compilers: its loop is better one kernel on a GPU than L fused steps.
 
 
+def _scan(gates_i: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`scan_taped`, everything written where it is to stay, in as few operations as can be: on a
+    CPU these small steps cost more by being called than by being computed."""
+    length, size = gates_i.shape[1], weight.shape[1]
+    states = gates_i.new_empty(length + 1, gates_i.shape[0], size)
+    tape = gates_i.new_empty(length, gates_i.shape[0], 4 * size)
+    inputs = gates_i.transpose(0, 1)
+    of_state, ru = tape[..., size:].unbind(), tape[..., size : 3 * size].unbind()
+    n, r, u, n_h = (part.unbind() for part in tape.chunk(4, -1))
+    n_i, ru_i = inputs[..., :size].unbind(), inputs[..., size:].unbind()
+    state, transposed = states.unbind(), weight.t()
+    state[0].zero_()
+    for i in range(length):
+        torch.addmm(bias, state[i], transposed, out=of_state[i])
+        ru[i].add_(ru_i[i]).sigmoid_()
+        torch.addcmul(n_i[i], r[i], n_h[i], out=n[i]).tanh_()
+        torch.lerp(n[i], state[i], u[i], out=state[i + 1])
+    before = states[:-1].transpose(0, 1).contiguous()
+    return states[-1].clone(), before, tape.transpose(0, 1).contiguous()
+
+
 @torch.library.custom_op("dvrl::gru_scan_last", mutates_args=())
 def scan_last(gates_i: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """The last state alone."""
-    h = gates_i.new_zeros(gates_i.shape[0], weight.shape[1])
-    transposed = weight.t()
-    for i in range(gates_i.shape[1]):
-        h, _ = step(gates_i[:, i], torch.addmm(bias, h, transposed), h)
-    return h
+    return _scan(gates_i, weight, bias)[0]
 
 
 @torch.library.custom_op("dvrl::gru_scan_taped", mutates_args=())
 def scan_taped(gates_i: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The last state; the states before each input `N L H`; and the activations (r, u, n, n_h)."""
-    h = gates_i.new_zeros(gates_i.shape[0], weight.shape[1])
-    before, tapes = [], []
-    transposed = weight.t()
-    for i in range(gates_i.shape[1]):
-        before.append(h)
-        h, tape = step(gates_i[:, i], torch.addmm(bias, h, transposed), h)
-        tapes.append(torch.cat(tape, -1))
-    return h, torch.stack(before, 1), torch.stack(tapes, 1)
+    """The last state; the states before each input `N L H`; and the activations (n, r, u, n_h)."""
+    return _scan(gates_i, weight, bias)
 
 
 @torch.library.custom_op("dvrl::gru_scan_back", mutates_args=())
 def scan_back(d_last: Tensor, before: Tensor, tape: Tensor, weight: Tensor) -> Tensor:
     """Gradients of the gates (n, r, u, n_h), `N L 4H`."""
     size = weight.shape[1]
-    slope = slopes(GruTape(*tape.split([2 * size, size, size], -1)), before)
+    n, ru, n_h = tape.split([size, 2 * size, size], -1)
+    slope = slopes(GruTape(ru, n, n_h), before)
     d_gates, _ = _walk_back(tree.tree_map(lambda s: s.transpose(0, 1), slope), weight, d_last)
     return d_gates.transpose(0, 1).contiguous()
 

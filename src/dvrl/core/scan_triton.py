@@ -67,7 +67,7 @@ def _forward(
         if TAPED:
             tl.store(before_ptr, h)
             # One store, since each passes through shared memory and two barriers.
-            tl.store(tape_ptr, tl.join(tl.join(r, u), tl.join(n, n_h)))
+            tl.store(tape_ptr, tl.join(tl.join(n, r), tl.join(u, n_h)))
             before_ptr += H
             tape_ptr += 4 * H
         h = n + u * (h - n)
@@ -99,18 +99,18 @@ def _backward(
     d_gates_ptr += step * 4 * H
     d_gates_ptr += column[:, None, None] + (two[None, :, None] + 2 * two[None, None, :]) * H
     d_h = tl.load(d_last_ptr + row * H + column)
-    r = tl.load(tape_ptr)
-    u = tl.load(tape_ptr + H)
-    n = tl.load(tape_ptr + 2 * H)
+    n = tl.load(tape_ptr)
+    r = tl.load(tape_ptr + H)
+    u = tl.load(tape_ptr + 2 * H)
     n_h = tl.load(tape_ptr + 3 * H)
     h = tl.load(before_ptr)
     for t in range(L):
         tape_ptr -= 4 * H
         before_ptr -= H
         ahead = t + 1 < L
-        next_r = tl.load(tape_ptr, mask=ahead, other=0.0)
-        next_u = tl.load(tape_ptr + H, mask=ahead, other=0.0)
-        next_n = tl.load(tape_ptr + 2 * H, mask=ahead, other=0.0)
+        next_n = tl.load(tape_ptr, mask=ahead, other=0.0)
+        next_r = tl.load(tape_ptr + H, mask=ahead, other=0.0)
+        next_u = tl.load(tape_ptr + 2 * H, mask=ahead, other=0.0)
         next_nh = tl.load(tape_ptr + 3 * H, mask=ahead, other=0.0)
         next_h = tl.load(before_ptr, mask=ahead, other=0.0)
         d_n = d_h * (1 - u) * (1 - n * n)
@@ -156,9 +156,9 @@ def _forward_rows(
         n = 2 * tl.sigmoid(2 * (gate_n + r * n_h)) - 1  # tanh
         if TAPED:
             tl.store(before_ptr, h, mask=there)
-            tl.store(tape_ptr, r, mask=there)
-            tl.store(tape_ptr + H, u, mask=there)
-            tl.store(tape_ptr + 2 * H, n, mask=there)
+            tl.store(tape_ptr, n, mask=there)
+            tl.store(tape_ptr + H, r, mask=there)
+            tl.store(tape_ptr + 2 * H, u, mask=there)
             tl.store(tape_ptr + 3 * H, n_h, mask=there)
             before_ptr += H
             tape_ptr += 4 * H
@@ -186,9 +186,9 @@ def _backward_rows(
     d_gates_ptr += step * (4 * H) + column
     d_h = tl.load(d_last_ptr + row * H + column, mask=there, other=0.0)
     for _ in range(L):
-        r = tl.load(tape_ptr, mask=there, other=0.0)
-        u = tl.load(tape_ptr + H, mask=there, other=0.0)
-        n = tl.load(tape_ptr + 2 * H, mask=there, other=0.0)
+        n = tl.load(tape_ptr, mask=there, other=0.0)
+        r = tl.load(tape_ptr + H, mask=there, other=0.0)
+        u = tl.load(tape_ptr + 2 * H, mask=there, other=0.0)
         n_h = tl.load(tape_ptr + 3 * H, mask=there, other=0.0)
         h = tl.load(before_ptr, mask=there, other=0.0)
         d_n = d_h * (1 - u) * (1 - n * n)
