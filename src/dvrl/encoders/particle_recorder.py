@@ -86,8 +86,7 @@ class ParticleRecorder(Recorder[ParticleBelief]):
     ) -> tuple[Update, Record]:
         u = chance.uniform(generator, *belief.log_w.shape)
         eps = chance.normal(generator, *u.shape, weights.move.embed.shape[1])
-        a, x = self.model.embed_action, self.model.embed_obs
-        contexts = self._contexts(weights, a(a_tm1), x(o_t))
+        contexts = self._look(weights, a_tm1, o_t)
         kernels = self._kernel()
         if kernels is None:
             record = self._step(weights, belief, contexts, o_t, u, eps)
@@ -99,6 +98,10 @@ class ParticleRecorder(Recorder[ParticleBelief]):
         return Update(carried, weighed.feature, weighed.loss, info), record
 
     @fusable
+    def _look(self, weights: SegmentWeights, a_tm1: Tensor, o_t: Tensor) -> Tensor:
+        """What the observations and actions of one step say."""
+        return self._contexts(weights, self.model.embed_action(a_tm1), self.model.embed_obs(o_t))
+
     def _contexts(self, weights: SegmentWeights, a: Tensor, x: Tensor) -> Tensor:
         return F.linear(torch.cat([x, a], -1), weights.contexts, weights.contexts_bias)
 

@@ -32,8 +32,8 @@ def train(
 ) -> Path:
     """Train until `config.steps`, continuing what the directory `out` already holds.
 
-    A continued run ends with the same bytes as one that was never stopped, given the same device,
-    engine and number of threads.
+    On the CPU a continued run ends with the same bytes as one that was never stopped, given the
+    same number of threads.
     """
     [root] = train_many(
         [(config, out)],

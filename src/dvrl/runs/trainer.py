@@ -14,7 +14,7 @@ from dvrl.rollout.segment import start
 from dvrl.runs.build import agent_generator, build_agent
 from dvrl.runs.checkpoint import Checkpoint
 from dvrl.runs.config import RunConfig
-from dvrl.runs.errors import NotANumber
+from dvrl.runs.errors import NotANumber, UsageError
 
 
 class Window(NamedTuple):
@@ -63,7 +63,10 @@ class Trainer:
         self.generator = agent_generator(config.seed, device, group.share)
         self.learner = A2C(config.learner, self.agent, self.worlds, self.generator, group)
         self.meter = EpisodeMeter(config.learner.n_envs)
-        self.engine = build_engine(engine, self.learner, start(self.agent, self.worlds))
+        try:
+            self.engine = build_engine(engine, self.learner, start(self.agent, self.worlds))
+        except ValueError as error:
+            raise UsageError(str(error)) from error
         self.steps = 0
         """Environment steps whose results were taken."""
         self.launched = 0
