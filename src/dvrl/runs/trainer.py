@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dvrl.core import tree
 from dvrl.learners.a2c import A2C
@@ -131,7 +132,8 @@ class Trainer:
         self.worlds.restore(worlds | mine)
         if self.worlds.exact_resume:
             leaves = {k: self.group.mine(t) for k, t in state.items() if k.startswith("carry.")}
-            carry = tree.from_named_leaves(self.engine.carry, leaves, "carry")
+            saved = tree.from_named_leaves(self.engine.carry, leaves, "carry")
+            carry = tree.tree_map(Tensor.clone, saved)  # its own memory, not the checkpoint's
             self.meter.ret = state["meter.ret"].numpy().copy()
             self.meter.length = state["meter.length"].numpy().copy()
         else:
