@@ -58,12 +58,12 @@ def main() -> None:
         h, log_w, a, o_t, *noise = situation(k, size, special)
         belief = ParticleBelief(h, log_w)
         mine.open(1, 1)
-        mine.begin(torch.cat([p.flatten() for p in mine.copied()]))
+        mine.begin(torch.cat([p.flatten() for p in mine.packing.parameters]))
         mine._kernels = step_triton, scan_triton
-        given = (mine.weights, belief, mine._look(mine.weights, a, o_t), o_t, *noise)
+        given = (belief, mine._look(mine.acting, a, o_t), o_t, *noise)
         record = mine._blank(belief)
         mine._by_kernel(record, *given)
-        wanted = tree.named_leaves(mine._by_torch(*given), "step")
+        wanted = tree.named_leaves(mine._by_torch(mine.weights, *given), "step")
         got = tree.named_leaves(record, "step")
         assert got.keys() == wanted.keys()
         overflowed = special == "an observation beyond all bounds"

@@ -192,11 +192,12 @@ def run_package(learner: A2C) -> list[Record]:
 
     agent, noted, step = learner.agent, [], learner.optimiser.step
 
-    def note_and_step(gradients):
-        given = dict(zip(map(id, learner.parameters), gradients, strict=True))
+    def note_and_step(gradient):
+        parts = gradient.split(learner.optimiser.sizes)
+        given = {id(p): g.view_as(p) for p, g in zip(learner.parameters, parts, strict=True)}
         in_order = [given[id(p)] for p in agent.parameters()]
         noted.append((named(agent, agent.parameters()), named(agent, in_order)))
-        return step(gradients)
+        return step(gradient)
 
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(learner.optimiser, "step", note_and_step)

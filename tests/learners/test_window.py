@@ -39,10 +39,11 @@ class Recorder(A2C):
         self.gradients: list[list[torch.Tensor]] = []
         step = self.optimiser.step
 
-        def note_and_step(gradients):
-            given = dict(zip(map(id, self.parameters), gradients, strict=True))
+        def note_and_step(gradient):
+            parts = gradient.split(self.optimiser.sizes)
+            given = {id(p): g.view_as(p) for p, g in zip(self.parameters, parts, strict=True)}
             self.gradients.append([given[id(p)] for p in self.agent.parameters()])
-            return step(gradients)
+            return step(gradient)
 
         self.optimiser.step = note_and_step
 

@@ -102,26 +102,18 @@ class Record(NamedTuple):
     slopes: gru.GruSlopes
 
 
-class GruRecorder(Recorder):
+class GruRecorder(Recorder[gru.GruWeights, tuple]):
     """`GruEncoder` with its recurrence recorded (core.gru)."""
 
-    weights: gru.GruWeights
-
     def __init__(self, encoder: GruEncoder) -> None:
-        super().__init__(encoder.embed_action, encoder.embed_obs)
         self.encoder = encoder
-        self._weights: Room[gru.GruWeights] = Room()
+        super().__init__(encoder, encoder.embed_action, encoder.embed_obs, encoder.cell)
         self._records: Room[Record] = Room()
 
-    def begin(self, source: Float[Tensor, " P"]) -> None:
-        super().begin(source)
+    def _pack(self) -> tuple[gru.GruWeights, tuple]:
         cell = self.encoder.cell
-        self.weights = gru.GruWeights(
-            new_gate_first(cell.weight_ih), new_gate_first(cell.bias_ih),
-            cell.weight_hh, cell.bias_hh,
-        )  # fmt: skip
-        weights = tree.detach(self.weights)
-        tree.copy(self._weights.at(self.segment, self.segments, lambda: weights), weights)
+        gates, bias = new_gate_first(cell.weight_ih), new_gate_first(cell.bias_ih)
+        return gru.GruWeights(gates, bias, cell.weight_hh, cell.bias_hh), ()
 
     def _step(
         self,
@@ -155,9 +147,8 @@ class GruRecorder(Recorder):
     def replay(self, first: Bool[Tensor, "L N"]) -> Replayed:
         inputs, records = self._inputs(first), self._records.until(self.step_count)
         newest = tree.tree_map(lambda x: x[-self.n_steps :], records)
-        weights = self._weights.until(self.segment + 1)
-        walk = gru.GruWalk(weights, inputs.first, records.h_tm1, records.slopes)
-        a, sensed = self._sense(self.leaf, inputs)
+        walk = gru.GruWalk(self._all_weights, inputs.first, records.h_tm1, records.slopes)
+        a, sensed = self._sense(self.leaves[0], inputs)
         h_tm1, h = gru.replay(self.weights, sensed, walk, newest.h_tm1, newest.h)
         rows = (x.flatten(0, 1) for x in (h_tm1, a, inputs.o_t[-self.n_steps :]))
         return Replayed(h, self.encoder.loss(*rows).unflatten(0, h.shape[:2]))

@@ -20,19 +20,28 @@ from dvrl.fuse import fusable, product
 from dvrl.models.replay import Moved, MoveWeights, Slopes, Walk, Walked, move, room_for_walk
 from dvrl.models.replay import replay as replay_moves
 from dvrl.models.vrnn import VRNN
-from dvrl.nets.layers import new_gate_first
+from dvrl.nets.layers import Affine, new_gate_first
 
 
-class SegmentWeights(NamedTuple):
-    """The parameters of a segment, packed."""
+class Weights(NamedTuple):
+    """All parameters but the embeddings', packed."""
+
+    move: MoveWeights
+    weigh: WeighWeights
+    prior_context: Affine
+    """What a says to the prior, and below to the decoder."""
+    dec_context: Affine
+
+
+class ActingWeights(NamedTuple):
+    """Some of them once more."""
 
     contexts: Float[Tensor, "C D"]
     """What [x, a] says to all layers: moves, prior, decoder."""
     contexts_bias: Float[Tensor, " C"]
-    move: MoveWeights
-    weigh: WeighWeights
-    summary: tuple[Tensor, Tensor]
-    """Of `weigh`, for the kernel: the particles' weights apart, with which no row is aligned."""
+    summary: Float[Tensor, "G HE"]
+    """Without the column of the particles' weights, with which no row would be aligned."""
+    summary_weight: Float[Tensor, " G"]
 
 
 class Record(NamedTuple):
@@ -45,36 +54,27 @@ class Record(NamedTuple):
     tape: WeighTape
 
 
-class ParticleRecorder(Recorder):
+class ParticleRecorder(Recorder[Weights, ActingWeights]):
     """`ParticleEncoder` with moves and weights recorded (models.replay, encoders.weigh)."""
 
-    weights: SegmentWeights
-
     def __init__(self, encoder: ParticleEncoder, model: VRNN, summary: nn.GRUCell) -> None:
-        super().__init__(model.embed_action, model.embed_obs)
         self.encoder = encoder
         self.model = model
         self.summary = summary
-        self._moves: Room[MoveWeights] = Room()
+        super().__init__(encoder, model.embed_action, model.embed_obs, *model.laws, summary)
         self._records: Room[Record] = Room()
         self._unremembered: Room[Record] = Room()
         self._walked: Walked | None = None
 
-    def begin(self, source: Float[Tensor, " P"]) -> None:
-        super().begin(source)
-        self.weights = self._packed()
-        move = tree.detach(self.weights.move)
-        tree.copy(self._moves.at(self.segment, self.segments, lambda: move), move)
-
-    @fusable
-    def _packed(self) -> SegmentWeights:
+    def _pack(self) -> tuple[Weights, ActingWeights]:
         model, cell = self.model, self.summary
-        move_weights = model.move_weights()
+        move_weights, said = model.move_weights(), model.weighing_contexts()
         summary, bias = new_gate_first(cell.weight_ih), new_gate_first(cell.bias_ih)
         weighing = WeighWeights(*model.weighing(), summary, bias, cell.weight_hh, cell.bias_hh)
-        fixed = summary.detach()
-        apart = fixed[:, :-1].contiguous(), fixed[:, -1].contiguous()
-        return SegmentWeights(*model.contexts(move_weights), move_weights, weighing, apart)
+        return (
+            Weights(move_weights, weighing, *said),
+            ActingWeights(*model.contexts(move_weights), summary[:, :-1], summary[:, -1]),
+        )
 
     def _step(
         self,
@@ -86,10 +86,10 @@ class ParticleRecorder(Recorder):
     ) -> Update:
         u = chance.uniform(generator, *belief.log_w.shape)
         eps = chance.normal(generator, *u.shape, self.weights.move.embed.shape[1])
-        contexts = self._look(self.weights, a_tm1, o_t)
-        given = (self.weights, belief, contexts, o_t, u, eps)
+        contexts = self._look(self.acting, a_tm1, o_t)
+        given = (belief, contexts, o_t, u, eps)
         if self._kernels is None:
-            record = self._by_torch(*given)
+            record = self._by_torch(self.weights, *given)
             if t is not None:
                 tree.copy(self._records.at(t, self._length, lambda: record), record)
         else:
@@ -104,7 +104,7 @@ class ParticleRecorder(Recorder):
         return Update(carried, weighed.feature, weighed.loss, info)
 
     @fusable
-    def _look(self, weights: SegmentWeights, a_tm1: Tensor, o_t: Tensor) -> Float[Tensor, "N C"]:
+    def _look(self, weights: ActingWeights, a_tm1: Tensor, o_t: Tensor) -> Float[Tensor, "N C"]:
         """What the observations and actions of one step say."""
         sensed = torch.cat([self.embed_obs(o_t), self.embed_action(a_tm1)], -1)
         return product(sensed, weights.contexts, weights.contexts_bias)
@@ -117,7 +117,7 @@ class ParticleRecorder(Recorder):
     @fusable
     def _by_torch(
         self,
-        weights: SegmentWeights,
+        weights: Weights,
         belief: ParticleBelief,
         contexts: Float[Tensor, "N C"],
         o_t: Float[Tensor, "N *obs"],
@@ -144,7 +144,6 @@ class ParticleRecorder(Recorder):
     def _by_kernel(
         self,
         record: Record,
-        weights: SegmentWeights,
         belief: ParticleBelief,
         contexts: Float[Tensor, "N C"],
         o_t: Float[Tensor, "N *obs"],
@@ -154,8 +153,10 @@ class ParticleRecorder(Recorder):
         """The same, written into `record`."""
         assert self._kernels is not None
         step, scan = self._kernels
-        w, tape = weights.weigh, record.tape
-        step_weights = step.StepWeights(*weights.move[2:], *w[:8], *weights.summary, w.summary_bias)
+        w, tape = self.weights.weigh, record.tape
+        step_weights = step.StepWeights(
+            *self.weights.move[2:], *w[:8], *self.acting[2:], w.summary_bias
+        )
         gates = step.step(
             step_weights, self.model.min_var, *belief, u, *self._split(contexts), eps, o_t,
             results=(record.ancestors, *record.moved, *tree.leaves(record.slopes),
@@ -192,11 +193,11 @@ class ParticleRecorder(Recorder):
         newest = tree.tree_map(lambda x: x[-self.n_steps :], records)
         h_tm1, _, z, e, _ = records.moved
         walk = Walk(
-            self._moves.until(self.segment + 1), inputs.first, records.ancestors, h_tm1, z, e,
+            self._all_weights.move, inputs.first, records.ancestors, h_tm1, z, e,
             records.slopes, self._results(),
         )  # fmt: skip
-        sensed, c_prior, c_dec = self._sense(self.leaf, inputs)
         weights = self.weights
+        sensed, c_prior, c_dec = self._sense(self.leaves[0], inputs, *weights[2:])
         moved = replay_moves(weights.move, sensed, walk, newest.moved)
         feature, loss = replay_weights(
             weights.weigh, moved, c_prior, c_dec, inputs.o_t[-self.n_steps :],
@@ -206,12 +207,16 @@ class ParticleRecorder(Recorder):
 
     @fusable
     def _sense(
-        self, leaf: Float[Tensor, "S P"], inputs: Sensed
-    ) -> tuple[Float[Tensor, "T N C"], Float[Tensor, "L N Q"], Float[Tensor, "L N D"]]:
+        self,
+        embeddings: Float[Tensor, "S E"],
+        inputs: Sensed,
+        prior_context: Affine,
+        dec_context: Affine,
+    ) -> tuple[Float[Tensor, "T N C"], Float[Tensor, "L N P"], Float[Tensor, "L N D"]]:
         """[x, a] of all steps; and what a says to prior and decoder in the newest."""
-        a, x = self._embeddings(leaf, inputs)
+        a, x = self._embeddings(embeddings, inputs)
         newest = a[-self.n_steps :]
-        said = (F.linear(newest, *w) for w in self.model.weighing_contexts())
+        said = (F.linear(newest, *layer) for layer in (prior_context, dec_context))
         return torch.cat([x, a], -1), *said
 
     def _results(self) -> Walked:

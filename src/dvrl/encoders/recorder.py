@@ -16,12 +16,13 @@ from torch.func import functional_call
 
 from dvrl.core import tree
 from dvrl.encoders.base import Update
+from dvrl.encoders.packing import Acting, Derived, Packing
 
 Tree = TypeVar("Tree", bound=tuple)
 
 
 class Replayed(NamedTuple):
-    """The newest segment as a function of the encoder's parameters and of `leaf`."""
+    """The newest segment as a function of the recorder's leaves."""
 
     feature: Float[Tensor, "L N F"]
     loss: Float[Tensor, "L N"]
@@ -54,25 +55,38 @@ class Sensed(NamedTuple):
     """Where an episode began: the belief before is not the one it went on from."""
 
 
-class _Copies(NamedTuple):
-    embeddings: Float[Tensor, "*S P"]
+class _Row(NamedTuple):
+    parameters: Float[Tensor, "*S Q"]
 
 
-class Recorder(ABC):
-    """Embeddings of what was sensed are derived by autograd, with the weights each segment had."""
+class Recorder(ABC, Generic[Derived, Acting]):
+    """Embeddings of what was sensed are derived by autograd, with the weights each segment had; of
+    all other packed parameters the gradient is asked for in the newest segment alone."""
 
-    def __init__(self, embed_action: nn.Module, embed_obs: nn.Module) -> None:
+    weights: Derived
+    """Of the newest segment."""
+    acting: Acting
+
+    def __init__(
+        self, encoder: nn.Module, embed_action: nn.Module, embed_obs: nn.Module, *packed: nn.Module
+    ) -> None:
         self.embed_action = embed_action
         self.embed_obs = embed_obs
-        self._given: list[tuple[Tensor, Tensor]] = []
+        embeddings, others = (
+            [p for m in modules for p in m.parameters()]
+            for modules in ((embed_action, embed_obs), packed)
+        )
+        self.packing: Packing[Derived, Acting] = Packing(encoder, embeddings, others, self._pack)
+        self._embedding_sizes = [p.numel() for p in embeddings]
+        self._rows: Room[_Row] = Room()
         self._sensed: Room[Sensed] = Room()
-        self._copies: Room[_Copies] = Room()
-        self.leaf = torch.empty(0)
-        """The copied parameters of every segment so far, `S P`: their gradients meet here."""
+        self._given: list[tuple[Tensor, Tensor]] = []
+        self.leaves: tuple[Float[Tensor, "S E"], Float[Tensor, " D"]]
+        """Where gradients meet: the embeddings' of every segment so far, the others' packed."""
 
-    def copied(self) -> list[nn.Parameter]:
-        """The parameters of which old segments need copies as a leaf: those of the embeddings."""
-        return [p for m in (self.embed_action, self.embed_obs) for p in m.parameters()]
+    @abstractmethod
+    def _pack(self) -> tuple[Derived, Acting]:
+        """The packed modules' parameters; and once more, as acting wants them."""
 
     def open(self, segments: int, n_steps: int) -> None:
         """A new window."""
@@ -80,13 +94,19 @@ class Recorder(ABC):
         self.segment = -1
         self.step_count = 0
 
-    def begin(self, source: Float[Tensor, " P"]) -> None:
-        """A new segment, with parameters as they are now; `source` are the copied ones."""
+    def begin(self, flat: Float[Tensor, " P"]) -> None:
+        """A new segment, with these parameters, in the order of `packing.parameters`."""
         self.segment += 1
-        copies = _Copies(source)
-        tree.copy(self._copies.at(self.segment, self.segments, lambda: copies), copies)
-        self.leaf = self._copies.until(self.segment + 1).embeddings.detach().requires_grad_()
         self._given.clear()
+        like = self.packing.sizes
+        row = self._rows.at(self.segment, self.segments, lambda: _Row(flat.new_empty(sum(like))))
+        self.packing.fill(row.parameters, flat)
+        rows = self._rows.until(self.segment + 1).parameters.detach()
+        embeddings, derived, acting, _ = rows.split(like, -1)
+        self.leaves = embeddings.detach().requires_grad_(), derived[-1].detach().requires_grad_()
+        self.weights = self.packing.derived(self.leaves[1])
+        self.acting = self.packing.acting(acting[-1])
+        self._all_weights = self.packing.derived(derived)
 
     def step(
         self,
@@ -137,11 +157,10 @@ class Recorder(ABC):
         return tree.tree_map(lambda x: x.flatten(0, 1), self._sensed.until(self.segment + 1))
 
     def _embeddings(
-        self, leaf: Float[Tensor, "S P"], inputs: Sensed
+        self, leaf: Float[Tensor, "S E"], inputs: Sensed
     ) -> tuple[Float[Tensor, "T N D"], Float[Tensor, "T N D"]]:
         """Of actions and observations, each segment's by its own weights."""
-        sizes = [p.numel() for p in self.copied()]
-        parts = iter(leaf.split(sizes, 1))
+        parts = iter(leaf.split(self._embedding_sizes, 1))
         return tuple(
             _batched(module, parts, x, leaf.shape[0])
             for module, x in ((self.embed_action, inputs.a_tm1), (self.embed_obs, inputs.o_t))

@@ -37,11 +37,13 @@ class A2C:
         self.generator = generator
         # Old activations under new weights are autograd's own doing: no short way there.
         self.recorder = agent.encoder.recorder() if config.window == "clones" else None
-        self.copied = [] if self.recorder is None else self.recorder.copied()
-        known = set(map(id, self.copied))
-        self.parameters = [*self.copied, *(p for p in agent.parameters() if id(p) not in known)]
+        packed = [] if self.recorder is None else self.recorder.packing.parameters
+        known = set(map(id, packed))
+        self.live = [p for p in agent.parameters() if id(p) not in known]
+        """Those that are used as they are, none of a segment's own copies."""
+        self.parameters = [*packed, *self.live]
         self.optimiser = Optimiser(config, self.parameters, group)
-        self.source = self.optimiser.flat[: sum(p.numel() for p in self.copied)].detach()
+        self.packed = self.optimiser.flat[: sum(p.numel() for p in packed)]
 
     def set_lr(self, lr: float) -> None:
         """The learning rate of the updates to come."""
@@ -95,7 +97,7 @@ class A2C:
         """n_s steps in every world, by the shorter way where the encoder knows one."""
         c = self.config
         if self.recorder is not None:
-            self.recorder.begin(self.source)
+            self.recorder.begin(self.packed)
             tape = Tape(self.agent, self.recorder, self.generator)
             return record(tape, self.worlds, carry, c.n_steps, c.bootstrap_cuts)
         return collect(self.agent, self.act(), self.worlds, carry, c.n_steps, c.bootstrap_cuts)
@@ -137,17 +139,14 @@ class A2C:
         A gradient that is not a number (a particle's density overflowed) changes nothing: the
         update counts as skipped.
         """
-        n = len(self.copied)
-        own = [] if self.recorder is None else [self.recorder.leaf]
-        gradients = list(
-            torch.autograd.grad(
-                total, own + self.parameters[n:], retain_graph=retain_graph, materialize_grads=True
-            )
+        leaves = [] if self.recorder is None else list(self.recorder.leaves)
+        gradients = torch.autograd.grad(
+            total, leaves + self.live, retain_graph=retain_graph, materialize_grads=True
         )
-        if own:  # the same parameters in every segment: what they did in each adds up
-            parts = gradients[0].sum(0).split(self.optimiser.sizes[:n])
-            gradients[:1] = [part.view_as(p) for part, p in zip(parts, self.copied, strict=True)]
-        return self.optimiser.step(gradients)
+        parts = [g.flatten() for g in gradients[len(leaves) :]]
+        if self.recorder is not None:
+            parts = self.recorder.packing.gradient(*gradients[:2]) + parts
+        return self.optimiser.step(torch.cat(parts))
 
 
 @fusable

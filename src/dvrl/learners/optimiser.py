@@ -44,10 +44,9 @@ class Optimiser:
             self.slots |= {"mean": torch.zeros_like(self.flat), "steps": self.flat.new_zeros(())}
             self.rule = adam
 
-    def step(self, gradients: Sequence[Tensor]) -> Float[Tensor, ""]:
+    def step(self, gradient: Float[Tensor, " P"]) -> Float[Tensor, ""]:
         """Clip, step; the norm before clipping. A gradient that is no number changes nothing."""
-        gradient = self.group.mean(torch.cat([g.flatten() for g in gradients]))
-        self.gradient, norm = clipped(gradient, self.clip_norm)
+        self.gradient, norm = clipped(self.group.mean(gradient), self.clip_norm)
         self.rule(self.flat, self.slots, self.lr, self.gradient, norm.isfinite())
         return norm
 

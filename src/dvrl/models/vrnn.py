@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dvrl.core.laws import Gaussian
-from dvrl.fuse import fusable
 from dvrl.models.replay import MoveWeights
 from dvrl.nets.layers import (
+    Affine,
     ContextGRUCell,
     ContextLinear,
     GaussianHead,
@@ -107,7 +107,14 @@ class VRNN(GenerativeModel):
     ) -> Float[Tensor, "N K H"]:
         return self._transition(e, torch.cat([x, a], -1), h_tm1)
 
-    @fusable
+    @property
+    def laws(self) -> tuple[nn.Module, ...]:
+        """All but the embeddings of observation and action."""
+        return (
+            self.embed_latent, self._proposal, self._proposal_head, self._prior, self._prior_head,
+            self._decoder, self._decoder_hidden, self._decoder_head, self._transition,
+        )  # fmt: skip
+
     def move_weights(self) -> MoveWeights:
         """What moves particles - phi^z, proposal and transition - packed for `models.replay`."""
         embed, q, head, cell = (
@@ -128,9 +135,9 @@ class VRNN(GenerativeModel):
             gates=new_gate_first(w_own),
         )
 
-    def weighing_contexts(self) -> list[tuple[Tensor, Tensor]]:
+    def weighing_contexts(self) -> list[Affine]:
         """The layers by which a speaks to prior and decoder."""
-        return [(m.weight[:, m.split[0] :], m.bias) for m in (self._prior, self._decoder)]
+        return [Affine(m.weight[:, m.split[0] :], m.bias) for m in (self._prior, self._decoder)]
 
     def contexts(self, w: MoveWeights) -> tuple[Tensor, Tensor]:
         """What [x, a] says to moves, prior and decoder as one layer; the latter two see only a."""
@@ -146,9 +153,9 @@ class VRNN(GenerativeModel):
         prior, decoder = (m.weight[:, : m.split[0]] for m in (self._prior, self._decoder))
         hidden = self._decoder_hidden
         return (
-            prior.contiguous(),
+            prior,
             *self._prior_head.packed(),
-            decoder.contiguous(),
+            decoder,
             hidden.weight,
             hidden.bias,
             *self._decoder_head.packed(),

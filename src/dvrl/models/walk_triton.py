@@ -64,7 +64,7 @@ def _walk(
     s_n_ptr, s_u_ptr, s_r_ptr, s_reset_ptr, s_keep_ptr, s_hidden_ptr, s_var_ptr, s_z_ptr,
     d_htm1_ptr, d_var_ptr, d_z_ptr, d_e_ptr, d_h_ptr,
     g_gates_ptr, g_head_ptr, g_e_ptr, sums_ptr,
-    n, steps, newest, per_segment,
+    n, steps, newest, per_segment, state_stride, head_stride, embed_stride, gates_stride,
     K: tl.constexpr, H: tl.constexpr, Q: tl.constexpr, E: tl.constexpr, Z: tl.constexpr,
     BLOCK: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -82,10 +82,10 @@ def _walk(
         given = ((t - (steps - newest)) * n + env) * K
         own_sums = sums_ptr + (t * n + env) * (WIDE + 2 * Z + E)
         segment = t // per_segment
-        w_state = state_ptr + segment * (3 * H + Q) * H
-        w_gates = gates_ptr + segment * 3 * H * E
-        w_embed = embed_ptr + segment * E * Z
-        w_head = head_ptr + segment * 2 * Z * Q
+        w_state = state_ptr + segment * state_stride
+        w_gates = gates_ptr + segment * gates_stride
+        w_embed = embed_ptr + segment * embed_stride
+        w_head = head_ptr + segment * head_stride
 
         # The GRU. Here and below, reads that wait for nothing go first: they pass meanwhile.
         s_r = _rows(s_r_ptr, row, real, H, H)
@@ -166,13 +166,16 @@ def walk_back(
     steps, n, k, h = walk.h_tm1.shape
     w, slopes, segments = walk.weights, walk.slopes, walk.weights.state.shape[0]
     sizes = {"H": h, "Q": slopes.hidden.shape[-1], "E": walk.e.shape[-1], "Z": walk.z.shape[-1]}
+    weights = w.state, w.head, w.embed, w.gates
+    assert all(x[0].is_contiguous() for x in weights)
     inputs = [
-        w.state, w.head, w.embed, w.gates, walk.first, walk.ancestors, walk.e, *slopes.gru,
+        walk.first, walk.ancestors, walk.e, *slopes.gru,
         slopes.hidden, slopes.var, slopes.z, given.h_tm1, given.var, given.z, given.e, given.h,
     ]  # fmt: skip
     _walk[(n,)](
-        *(x if x is None else x.contiguous() for x in inputs), *walk.room,
+        *weights, *(x if x is None else x.contiguous() for x in inputs), *walk.room,
         n, steps, next(x.shape[0] for x in given if x is not None), steps // segments,
+        *(x.stride(0) for x in weights),
         K=k, BLOCK=max(16, triton.next_power_of_2(k)),
         CHUNK=min(chunk, *sizes.values()), PRECISION=precision,
         num_warps=num_warps, num_stages=num_stages, **sizes,

@@ -6,6 +6,7 @@ W_h h + (W_c context + b): the bracket is computed once per environment and adde
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -16,6 +17,13 @@ from dvrl.core.laws import Gaussian
 from dvrl.fuse import product
 
 RELU_GAIN = math.sqrt(2)
+
+
+class Affine(NamedTuple):
+    """A layer's parameters."""
+
+    weight: Float[Tensor, "O D"]
+    bias: Float[Tensor, " O"]
 
 
 class Linear(nn.Linear):
