@@ -22,6 +22,7 @@ Differences from the paper
     which the paper shows only a picture, is the one of the authors' code (docs/deviations.md).
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -145,6 +146,9 @@ class MountainHike:
         self.ages = (self.ages + 1) % STEPS
         self.cut = bool((self.ages == 0).any())
         return step
+
+    def if_cut(self, look: Callable[[], Float[Tensor, " N"]]) -> Float[Tensor, " N"] | None:
+        return look() if self.cut else None
 
     def tensors(self) -> dict[str, Tensor]:
         return {"position": self.position, "age": self.age}
