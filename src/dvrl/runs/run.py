@@ -55,7 +55,7 @@ class Run:
         self.display = display
         self.group = group
         self.trainer = Trainer(config, device, engine, group)
-        self.made_with = made_with(device, type(self.trainer.engine).__name__.lower())
+        self.made_with = made_with(device, self.trainer.engine.name)
         found, said = continue_from_checkpoint(self.trainer, files, self.made_with)
         for sentence in said:
             display.say(sentence)

@@ -7,7 +7,8 @@ import torch
 
 from dvrl.core import tree
 from dvrl.learners.a2c import A2C
-from dvrl.learners.engine import EngineName, Results, build_engine
+from dvrl.learners.build import build_engine
+from dvrl.learners.engine import EngineName, Results
 from dvrl.learners.group import ALONE, Group
 from dvrl.records.metrics import Episode
 from dvrl.rollout.segment import start
