@@ -10,6 +10,9 @@ from functools import cache, wraps
 from typing import ParamSpec, TypeVar
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,6 +40,20 @@ def fusing() -> Iterator[None]:
         yield
     finally:
         _fusing = before
+
+
+SMALL = 2**21
+"""Multiplications below which a product costs less as a part of a fused kernel than as its own."""
+
+
+def product(
+    x: Float[Tensor, "*B D"], weight: Float[Tensor, "O D"], bias: Float[Tensor, " O"]
+) -> Float[Tensor, "*B O"]:
+    """A linear layer; where it is small, on a GPU and without gradients, left to the compiler."""
+    small = x.numel() * len(weight) <= SMALL
+    if torch.compiler.is_compiling() and small and x.is_cuda and not torch.is_grad_enabled():
+        return (x[..., None, :] * weight).sum(-1) + bias
+    return F.linear(x, weight, bias)
 
 
 def warm() -> bool:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from dvrl.core import gru
+from dvrl.core import scan
 from dvrl.nets.layers import new_gate_first
 from interpreted import cases_checked, needs_triton
 
@@ -22,7 +22,7 @@ def test_a_scan_is_torchs_gru_on_the_same_particles(length):
     x = torch.randn(3, length, 5, dtype=torch.float64, requires_grad=True)
     _, last = theirs(x)
     gates = x @ new_gate_first(theirs.weight_ih_l0).t() + new_gate_first(theirs.bias_ih_l0)
-    mine = gru.scan(gates, theirs.weight_hh_l0, theirs.bias_hh_l0)
+    mine = scan.scan(gates, theirs.weight_hh_l0, theirs.bias_hh_l0)
     torch.testing.assert_close(mine, last[0])
     direction = torch.randn_like(mine)
     leaves = [x, *theirs.parameters()]
@@ -34,18 +34,18 @@ def test_a_scan_is_torchs_gru_on_the_same_particles(length):
 
 def test_without_gradients_the_last_state_is_the_same():
     tensors = pieces(3, 6, 4)
-    with_tape = gru.scan(*(t.requires_grad_() for t in tensors))
+    with_tape = scan.scan(*(t.requires_grad_() for t in tensors))
     with torch.no_grad():
-        assert torch.equal(gru.scan(*tensors), with_tape)
+        assert torch.equal(scan.scan(*tensors), with_tape)
 
 
 def test_the_operators_are_well_formed():
     tensors = [t.requires_grad_() for t in pieces(2, 3, 4)]
     plain = [t.detach() for t in tensors]
     for operator, given in [
-        (gru.scan_last, plain),
-        (gru.scan_taped, plain),
-        (gru.scan_taped, tensors),
+        (scan.scan_last, plain),
+        (scan.scan_taped, plain),
+        (scan.scan_taped, tensors),
     ]:
         verdicts = torch.library.opcheck(operator, given)
         assert len(verdicts) > 1
@@ -73,10 +73,11 @@ def main() -> None:
     for n, length, size, tf32 in CASES:
         gates, weight, bias = (t.float() for t in pieces(n, length, size))
         weight, d_last = weight / size**0.5, torch.randn(n, size)
-        wanted = gru.scan_taped(*(t.double() for t in (gates, weight, bias)))
-        got = scan_triton.forward(gates, weight, bias, taped=True, tf32=tf32)
-        alone = scan_triton.forward(gates, weight, bias, taped=False, tf32=tf32)[0]
-        d_wanted = gru.scan_back(d_last.double(), *wanted[1:], weight.double())
+        wanted = scan.scan_taped(*(t.double() for t in (gates, weight, bias)))
+        got, alone = tuple(torch.empty_like(x).float() for x in wanted), torch.empty(n, size)
+        scan_triton.forward(gates, weight, bias, got, tf32=tf32)
+        scan_triton.forward(gates, weight, bias, (alone,), tf32=tf32)
+        d_wanted = scan.scan_back(d_last.double(), *wanted[1:], weight.double())
         d_got = scan_triton.backward(d_last, *got[1:], weight, tf32=tf32)
         assert torch.equal(alone, got[0])
         for a, b in zip((*got, d_got), (*wanted, d_wanted), strict=True):

@@ -48,6 +48,7 @@ def test_the_kernel_steps_like_the_encoder():
 
 @torch.no_grad()
 def main() -> None:
+    from dvrl.core import scan_triton
     from dvrl.encoders import step_triton
 
     torch.set_num_threads(1)
@@ -56,18 +57,20 @@ def main() -> None:
         mine = recorder(k, size)
         h, log_w, a, o_t, *noise = situation(k, size, special)
         belief = ParticleBelief(h, log_w)
-        weights = mine.weights([p.clone() for p in mine.copied()])
-        embed_action, embed_obs = mine.model.embed_action, mine.model.embed_obs
-        contexts = mine._contexts(weights, embed_action(a), embed_obs(o_t))
-        given = (weights, belief, contexts, o_t, *noise)
-        wanted = tree.named_leaves(mine._step(*given), "step")
-        got = tree.named_leaves(mine._step_by_kernel(step_triton, *given), "step")
+        mine.open(1, 1)
+        mine.begin(torch.cat([p.flatten() for p in mine.copied()]))
+        mine._kernels = step_triton, scan_triton
+        given = (mine.weights, belief, mine._look(mine.weights, a, o_t), o_t, *noise)
+        record = mine._blank(belief)
+        mine._by_kernel(record, *given)
+        wanted = tree.named_leaves(mine._by_torch(*given), "step")
+        got = tree.named_leaves(record, "step")
         assert got.keys() == wanted.keys()
         overflowed = special == "an observation beyond all bounds"
-        for name in ("step.weighing.log_w", "step.weighed.loss") if overflowed else got:
+        for name in ("step.tape.log_w", "step.weighed.loss") if overflowed else got:
             what = f"{name} with {k} particles {special}"
             torch.testing.assert_close(got[name], wanted[name], rtol=2e-4, atol=2e-4, msg=what)
-        assert got["step.weighing.vanished"].all() == overflowed
+        assert got["step.tape.vanished"].all() == overflowed
         if special == "equal weights":
             assert torch.equal(got["step.ancestors"], torch.arange(k).expand(N, k))
         print("checked", k, size, special)

@@ -186,7 +186,8 @@ def run_package(learner: A2C) -> list[Record]:
 
     def note_and_combine(terms, weights):
         total = combine(terms, weights)
-        sums.append(({name: term.detach() for name, term in terms.items()}, total.detach()))
+        values = {name: term.detach().clone() for name, term in terms.items()}
+        sums.append((values, total.detach()))
         return total
 
     agent, noted, step = learner.agent, [], learner.optimiser.step

@@ -1,9 +1,9 @@
-"""The scan of core.gru as one kernel on a GPU, the weights on the chip from the first input to the
+"""The scan of core.scan as one kernel on a GPU, the weights on the chip from the first input to the
 last.
 
 A program per row computes in plain float32: a matrix times a vector, bound by the latency of one
 input after the other. Where there are many rows and tf32 is allowed, a program per 16 rows uses the
-tensor cores. Held to core.gru's own loop by tests in Triton's interpreter.
+tensor cores. Held to core.scan's own loop by tests in Triton's interpreter.
 """
 
 import torch
@@ -224,13 +224,12 @@ def _row_shape(hidden: int) -> dict[str, int]:
 
 
 def forward(
-    gates_i: Tensor, weight: Tensor, bias: Tensor, taped: bool, tf32: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """core.gru.scan_taped; without `taped` the second and third result mean nothing."""
+    gates_i: Tensor, weight: Tensor, bias: Tensor, results: tuple[Tensor, ...], *, tf32: bool
+) -> None:
+    """core.scan.scan_taped, written to `results`; if there is but one, the last state alone."""
     n, length, hidden = *gates_i.shape[:2], weight.shape[1]
-    last = gates_i.new_empty(n, hidden)
-    before = gates_i.new_empty(n, length, hidden) if taped else last
-    tape = gates_i.new_empty(n, length, 4 * hidden) if taped else last
+    taped = len(results) > 1
+    last, before, tape = results if taped else 3 * results
     tensors = gates_i.contiguous(), weight.contiguous(), bias.contiguous(), last, before, tape
     if tf32 and n >= MANY:
         _forward_rows[(triton.cdiv(n, ROWS),)](
@@ -238,11 +237,10 @@ def forward(
         )
     else:
         _forward[(n,)](*tensors, L=length, TAPED=taped, **_row_shape(hidden))
-    return last, before, tape
 
 
 def backward(d_last: Tensor, before: Tensor, tape: Tensor, weight: Tensor, tf32: bool) -> Tensor:
-    """core.gru.scan_back."""
+    """core.scan.scan_back."""
     n, length, hidden = before.shape
     d_gates = torch.empty_like(tape)
     tensors = d_last.contiguous(), before, tape, weight.contiguous(), d_gates

@@ -41,13 +41,22 @@ def stack(trees: Sequence[Tree]) -> Tree:
 
 
 def copy(into: Tree, values: Tree) -> None:
-    """Overwrite the leaves of `into`."""
-    tree_map(lambda a, b: a.copy_(b), into, values)
+    """Overwrite the leaves of `into`, all of one type at once."""
+    pairs = list(zip(leaves(into), leaves(values), strict=True))
+    for dtype in {a.dtype for a, _ in pairs}:
+        of_type = [pair for pair in pairs if pair[0].dtype == dtype]
+        torch._foreach_copy_(*(list(side) for side in zip(*of_type, strict=True)))
 
 
 def at(tree: Tree, i: int) -> Tree:
     """Entry `i` along the leading axis of every leaf."""
     return tree_map(lambda leaf: leaf[i], tree)
+
+
+def leaves(tree: tuple) -> list[Tensor]:
+    """All leaves, in the order of the fields."""
+    parts = ([part] if isinstance(part, Tensor) else leaves(part) for part in tree)
+    return [leaf for part in parts for leaf in part]
 
 
 def named_leaves(tree: tuple, prefix: str) -> dict[str, Tensor]:

@@ -2,11 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from dvrl.encoders.recorder import Recorder
 
 Belief = TypeVar("Belief", bound=tuple)
 
@@ -53,61 +56,6 @@ class BeliefEncoder(nn.Module, ABC, Generic[Belief]):
     ) -> Update:
         """The belief after acting `a_tm1` and observing `o_t`; chance comes from `generator`."""
 
-    def recorder(self) -> "Recorder[Belief] | None":
+    def recorder(self) -> "Recorder | None":
         """A faster way to the same gradients, where the encoder has one."""
         return None
-
-
-class Inputs(NamedTuple):
-    """What the encoder was given in T steps."""
-
-    first: Bool[Tensor, "T N"]
-    """Where an episode began: the belief before is not the one it went on from."""
-    a_tm1: Float[Tensor, "T N A"]
-    o_t: Float[Tensor, "T N *obs"]
-
-
-class Replayed(NamedTuple):
-    """A recorded segment as a function of the encoder's parameters and the belief it began with."""
-
-    belief: tuple
-    """The last one."""
-    feature: Float[Tensor, "T N F"]
-    loss: Float[Tensor, "T N"]
-
-
-class Recorder(ABC, Generic[Belief]):
-    """Acts step by step without gradients, then derives the whole segment at once.
-
-    Where gradients of later segments pass through, a segment works on copies of the parameters,
-    which stay as they are when the optimiser steps.
-    """
-
-    @abstractmethod
-    def copied(self) -> list[nn.Parameter]:
-        """The parameters to copy for every segment; the others are used as they are."""
-
-    @abstractmethod
-    def weights(self, copies: Sequence[Tensor]) -> tuple:
-        """Copies of `copied()` in the form that `step` and `replay` want."""
-
-    @abstractmethod
-    def step(
-        self,
-        weights: Any,
-        belief: Belief,
-        a_tm1: Float[Tensor, "N A"],
-        o_t: Float[Tensor, "N *obs"],
-        generator: torch.Generator,
-    ) -> tuple[Update, tuple]:
-        """What `BeliefEncoder.update` gives, without gradients; and a record of the step."""
-
-    @abstractmethod
-    def replay(
-        self,
-        weights: Any,
-        belief: Belief,
-        inputs: Inputs,
-        records: Sequence[Any],
-    ) -> Replayed:
-        """The recorded steps as functions of `weights` and of the `belief` they began with."""

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 
 from dvrl.core import gru, tree
-from dvrl.encoders.base import BeliefEncoder, Inputs, Recorder, Replayed, Update
+from dvrl.encoders.base import BeliefEncoder, Update
+from dvrl.encoders.recorder import Recorder, Replayed, Room, Sensed
 from dvrl.fuse import fusable
-from dvrl.nets.layers import GaussianHead, gru_cell, mlp, named, new_gate_first
+from dvrl.nets.layers import GaussianHead, gru_cell, mlp, new_gate_first
 
 
 class GruBelief(NamedTuple):
@@ -90,96 +90,82 @@ class GruEncoder(BeliefEncoder[GruBelief]):
             return h_tm1.new_zeros(h_tm1.shape[0])
         return self.reconstruction.loss(h_tm1, a, o_t)
 
-    def recorder(self) -> Recorder[GruBelief]:
+    def recorder(self) -> Recorder:
         return GruRecorder(self)
 
 
-class SegmentWeights(NamedTuple):
-    """Copies that the gradients of later segments pass through."""
-
-    embed_action: dict[str, Tensor]
-    embed_obs: dict[str, Tensor]
-    gates: Float[Tensor, "G D"]
-    gates_bias: Float[Tensor, " G"]
-    state: Float[Tensor, "G H"]
-    state_bias: Float[Tensor, " G"]
-
-
 class Record(NamedTuple):
-    """One step."""
+    """One step, or T of them."""
 
     h_tm1: Float[Tensor, "*T N H"]
     h: Float[Tensor, "*T N H"]
-    tape: gru.GruTape
+    slopes: gru.GruSlopes
 
 
-class GruRecorder(Recorder[GruBelief]):
+class GruRecorder(Recorder):
     """`GruEncoder` with its recurrence recorded (core.gru)."""
 
+    weights: gru.GruWeights
+
     def __init__(self, encoder: GruEncoder) -> None:
+        super().__init__(encoder.embed_action, encoder.embed_obs)
         self.encoder = encoder
+        self._weights: Room[gru.GruWeights] = Room()
+        self._records: Room[Record] = Room()
 
-    def copied(self) -> list[nn.Parameter]:
-        encoder = self.encoder
-        modules = encoder.embed_action, encoder.embed_obs, encoder.cell
-        return [p for m in modules for p in m.parameters()]
+    def begin(self, source: Float[Tensor, " P"]) -> None:
+        super().begin(source)
+        cell = self.encoder.cell
+        self.weights = gru.GruWeights(
+            new_gate_first(cell.weight_ih), new_gate_first(cell.bias_ih),
+            cell.weight_hh, cell.bias_hh,
+        )  # fmt: skip
+        weights = tree.detach(self.weights)
+        tree.copy(self._weights.at(self.segment, self.segments, lambda: weights), weights)
 
-    def weights(self, copies: Sequence[Tensor]) -> SegmentWeights:
-        encoder, remaining = self.encoder, iter(copies)
-        action, obs = (named(m, remaining) for m in (encoder.embed_action, encoder.embed_obs))
-        w_ih, w_hh, b_ih, b_hh = remaining
-        return SegmentWeights(action, obs, new_gate_first(w_ih), new_gate_first(b_ih), w_hh, b_hh)
-
-    def step(
+    def _step(
         self,
-        weights: SegmentWeights,
         belief: GruBelief,
         a_tm1: Float[Tensor, "N A"],
         o_t: Float[Tensor, "N *obs"],
         generator: torch.Generator,
-    ) -> tuple[Update, Record]:
-        return self._step(weights, belief, a_tm1, o_t)
+        t: int | None,
+    ) -> Update:
+        record, loss = self._move(self.weights, belief, a_tm1, o_t)
+        if t is not None:
+            tree.copy(self._records.at(t, self._length, lambda: record), record)
+        return Update(GruBelief(record.h), record.h, loss, GruInfo())
 
     @fusable
-    def _step(
+    def _move(
         self,
-        weights: SegmentWeights,
+        weights: gru.GruWeights,
         belief: GruBelief,
         a_tm1: Float[Tensor, "N A"],
         o_t: Float[Tensor, "N *obs"],
-    ) -> tuple[Update, Record]:
+    ) -> tuple[Record, Float[Tensor, " N"]]:
         encoder = self.encoder
         a, x = encoder.embed_action(a_tm1), encoder.embed_obs(o_t)
-        gates_i = F.linear(torch.cat([x, a], -1), weights.gates, weights.gates_bias)
+        gates_i = F.linear(torch.cat([x, a], -1), weights.input, weights.input_bias)
         gates_h = F.linear(belief.h, weights.state, weights.state_bias)
         h, tape = gru.step(gates_i, gates_h, belief.h)  # Eq. 12
         loss = encoder.loss(belief.h, a, o_t)
-        return Update(GruBelief(h), h, loss, GruInfo()), Record(belief.h, h, tape)
+        return Record(belief.h, h, gru.slopes(tape, belief.h)), loss
 
-    def replay(
-        self,
-        weights: SegmentWeights,
-        belief: GruBelief,
-        inputs: Inputs,
-        records: Sequence[Record],
-    ) -> Replayed:
-        encoder = self.encoder
-        a, gates_i = self._sense(weights, inputs)
-        recorded = tree.stack(records)
-        h = gru.replay(
-            gates_i, belief.h, weights.state, weights.state_bias, inputs.first, *recorded
-        )
-        h_tm1 = torch.cat([belief.h[None], h[:-1]]).masked_fill(inputs.first[..., None], 0.0)
-        steps = inputs.first.shape
-        loss = encoder.loss(h_tm1.flatten(0, 1), a.flatten(0, 1), inputs.o_t.flatten(0, 1))
-        return Replayed(GruBelief(h[-1]), h, loss.unflatten(0, steps))
+    def replay(self, first: Bool[Tensor, "L N"]) -> Replayed:
+        inputs, records = self._inputs(first), self._records.until(self.step_count)
+        newest = tree.tree_map(lambda x: x[-self.n_steps :], records)
+        weights = self._weights.until(self.segment + 1)
+        walk = gru.GruWalk(weights, inputs.first, records.h_tm1, records.slopes)
+        a, sensed = self._sense(self.leaf, inputs)
+        h_tm1, h = gru.replay(self.weights, sensed, walk, newest.h_tm1, newest.h)
+        rows = (x.flatten(0, 1) for x in (h_tm1, a, inputs.o_t[-self.n_steps :]))
+        return Replayed(h, self.encoder.loss(*rows).unflatten(0, h.shape[:2]))
 
     @fusable
     def _sense(
-        self, weights: SegmentWeights, inputs: Inputs
-    ) -> tuple[Float[Tensor, "T N D"], Float[Tensor, "T N G"]]:
-        """Embedded actions, and the gates of all inputs."""
-        encoder = self.encoder
-        a = functional_call(encoder.embed_action, weights.embed_action, (inputs.a_tm1,))
-        x = functional_call(encoder.embed_obs, weights.embed_obs, (inputs.o_t,))
-        return a, F.linear(torch.cat([x, a], -1), weights.gates, weights.gates_bias)
+        self, leaf: Float[Tensor, "S P"], inputs: Sensed
+    ) -> tuple[Float[Tensor, "L N D"], Float[Tensor, "T N C"]]:
+        """Embedded actions of the newest steps, and [x, a] of all."""
+        a, x = self._embeddings(leaf, inputs)
+        return a[-self.n_steps :], torch.cat([x, a], -1)

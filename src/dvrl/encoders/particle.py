@@ -9,9 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dvrl import chance
-from dvrl.core import gru, smc, tree
+from dvrl.core import smc, tree
 from dvrl.core.laws import log_prob_of_sample
-from dvrl.encoders.base import BeliefEncoder, Recorder, Update
+from dvrl.core.scan import scan
+from dvrl.encoders.base import BeliefEncoder, Update
+from dvrl.encoders.recorder import Recorder
 from dvrl.models.replay import Moved
 from dvrl.models.vrnn import VRNN, GenerativeModel
 from dvrl.nets.layers import new_gate_first
@@ -78,7 +80,7 @@ class Summary(nn.Module):
         gates = F.linear(
             particles, weight, bias
         )  # all particles at once: only the state's must wait
-        return gru.scan(gates, cell.weight_hh, cell.bias_hh)
+        return scan(gates, cell.weight_hh, cell.bias_hh)
 
 
 class ParticleEncoder(BeliefEncoder[ParticleBelief]):
@@ -173,7 +175,7 @@ class ParticleEncoder(BeliefEncoder[ParticleBelief]):
         ancestors = self.resample(prev.log_w, u)
         return ParticleBelief(smc.take(prev.h, ancestors), torch.zeros_like(prev.log_w)), ancestors
 
-    def recorder(self) -> Recorder[ParticleBelief] | None:
+    def recorder(self) -> Recorder | None:
         """Without resampling the weights, too, would have to be walked back through time."""
         from dvrl.encoders.particle_recorder import ParticleRecorder
 

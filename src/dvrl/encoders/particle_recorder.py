@@ -1,33 +1,31 @@
 """DVRL's encoder, acting first and deriving later: `ParticleEncoder` with its moves recorded."""
 
-from collections.abc import Sequence
+from functools import cached_property
 from types import ModuleType
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 
-from dvrl import chance
+from dvrl import chance, kernels
 from dvrl.core import gru, smc, tree
-from dvrl.encoders.base import Inputs, Recorder, Replayed, Update
+from dvrl.encoders.base import Update
 from dvrl.encoders.particle import ParticleBelief, ParticleEncoder, ParticleInfo
-from dvrl.encoders.weigh import Given, Weighed, WeighTape, WeighWeights, weigh
+from dvrl.encoders.recorder import Recorder, Replayed, Room, Sensed
+from dvrl.encoders.weigh import Weighed, WeighTape, WeighWeights, weigh
 from dvrl.encoders.weigh import replay as replay_weights
-from dvrl.fuse import fusable
-from dvrl.models.replay import Moved, MoveTape, MoveWeights, move
+from dvrl.fuse import fusable, product
+from dvrl.models.replay import Moved, MoveWeights, Slopes, Walk, Walked, move, room_for_walk
 from dvrl.models.replay import replay as replay_moves
 from dvrl.models.vrnn import VRNN
-from dvrl.nets.layers import named, new_gate_first
+from dvrl.nets.layers import new_gate_first
 
 
 class SegmentWeights(NamedTuple):
-    """The parameters of a segment, packed; those that later gradients pass through as copies."""
+    """The parameters of a segment, packed."""
 
-    embed_action: dict[str, Tensor]
-    embed_obs: dict[str, Tensor]
     contexts: Float[Tensor, "C D"]
     """What [x, a] says to all layers: moves, prior, decoder."""
     contexts_bias: Float[Tensor, " C"]
@@ -38,83 +36,86 @@ class SegmentWeights(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One step."""
+    """One step, or T of them."""
 
     ancestors: Int[Tensor, "*T N K"]
     moved: Moved
-    moves: MoveTape
+    slopes: Slopes
     weighed: Weighed
-    weighing: WeighTape
+    tape: WeighTape
 
 
-class ParticleRecorder(Recorder[ParticleBelief]):
+class ParticleRecorder(Recorder):
     """`ParticleEncoder` with moves and weights recorded (models.replay, encoders.weigh)."""
 
+    weights: SegmentWeights
+
     def __init__(self, encoder: ParticleEncoder, model: VRNN, summary: nn.GRUCell) -> None:
+        super().__init__(model.embed_action, model.embed_obs)
         self.encoder = encoder
         self.model = model
         self.summary = summary
+        self._moves: Room[MoveWeights] = Room()
+        self._records: Room[Record] = Room()
+        self._unremembered: Room[Record] = Room()
+        self._walked: Walked | None = None
 
-    def copied(self) -> list[nn.Parameter]:
-        model = self.model
-        modules = (model.embed_action, model.embed_obs, *model.movers)
-        return [p for m in modules for p in m.parameters()]
-
-    def weights(self, copies: Sequence[Tensor]) -> SegmentWeights:
-        remaining = iter(copies)
-        action, obs = (named(m, remaining) for m in (self.model.embed_action, self.model.embed_obs))
-        return SegmentWeights(action, obs, *self._packed(*remaining))
+    def begin(self, source: Float[Tensor, " P"]) -> None:
+        super().begin(source)
+        self.weights = self._packed()
+        move = tree.detach(self.weights.move)
+        tree.copy(self._moves.at(self.segment, self.segments, lambda: move), move)
 
     @fusable
-    def _packed(self, *movers: Tensor) -> tuple:
-        """All of `SegmentWeights` but the embeddings."""
+    def _packed(self) -> SegmentWeights:
         model, cell = self.model, self.summary
-        move_weights = model.move_weights(*movers)
+        move_weights = model.move_weights()
         summary, bias = new_gate_first(cell.weight_ih), new_gate_first(cell.bias_ih)
         weighing = WeighWeights(*model.weighing(), summary, bias, cell.weight_hh, cell.bias_hh)
         fixed = summary.detach()
         apart = fixed[:, :-1].contiguous(), fixed[:, -1].contiguous()
-        return *model.contexts(move_weights), move_weights, weighing, apart
+        return SegmentWeights(*model.contexts(move_weights), move_weights, weighing, apart)
 
-    def step(
+    def _step(
         self,
-        weights: SegmentWeights,
         belief: ParticleBelief,
         a_tm1: Float[Tensor, "N A"],
         o_t: Float[Tensor, "N *obs"],
         generator: torch.Generator,
-    ) -> tuple[Update, Record]:
+        t: int | None,
+    ) -> Update:
         u = chance.uniform(generator, *belief.log_w.shape)
-        eps = chance.normal(generator, *u.shape, weights.move.embed.shape[1])
-        contexts = self._look(weights, a_tm1, o_t)
-        kernels = self._kernel()
-        if kernels is None:
-            record = self._step(weights, belief, contexts, o_t, u, eps)
+        eps = chance.normal(generator, *u.shape, self.weights.move.embed.shape[1])
+        contexts = self._look(self.weights, a_tm1, o_t)
+        given = (self.weights, belief, contexts, o_t, u, eps)
+        if self._kernels is None:
+            record = self._by_torch(*given)
+            if t is not None:
+                tree.copy(self._records.at(t, self._length, lambda: record), record)
         else:
-            record = self._step_by_kernel(kernels, weights, belief, contexts, o_t, u, eps)
-        weighed, tape = record.weighed, record.weighing
+            room, *place = (
+                (self._unremembered, 0, 1) if t is None else (self._records, t, self._length)
+            )
+            record = room.at(*place, lambda: self._blank(belief))
+            self._by_kernel(record, *given)
+        weighed, tape = record.weighed, record.tape
         info = ParticleInfo(tape.log_w, record.ancestors, *weighed[2:], tape.vanished, tape.o_mean)
         carried = ParticleBelief(record.moved.h, tape.log_w)
-        return Update(carried, weighed.feature, weighed.loss, info), record
+        return Update(carried, weighed.feature, weighed.loss, info)
 
     @fusable
-    def _look(self, weights: SegmentWeights, a_tm1: Tensor, o_t: Tensor) -> Tensor:
+    def _look(self, weights: SegmentWeights, a_tm1: Tensor, o_t: Tensor) -> Float[Tensor, "N C"]:
         """What the observations and actions of one step say."""
-        return self._contexts(weights, self.model.embed_action(a_tm1), self.model.embed_obs(o_t))
+        sensed = torch.cat([self.embed_obs(o_t), self.embed_action(a_tm1)], -1)
+        return product(sensed, weights.contexts, weights.contexts_bias)
 
-    def _contexts(self, weights: SegmentWeights, a: Tensor, x: Tensor) -> Tensor:
-        return F.linear(torch.cat([x, a], -1), weights.contexts, weights.contexts_bias)
-
-    def _split(self, contexts: Tensor) -> tuple[Tensor, ...]:
+    def _split(self, contexts: Float[Tensor, "N C"]) -> tuple[Tensor, ...]:
         """For moves, prior and decoder."""
         h, q, _, _, p, d, _ = self.model.sizes
         return contexts.split([3 * h + q, p, d], -1)
 
-    def _given(self, eps: Tensor, o_t: Tensor) -> Given:
-        return Given(eps, o_t, self.model.min_var, self.encoder.joint)
-
     @fusable
-    def _step(
+    def _by_torch(
         self,
         weights: SegmentWeights,
         belief: ParticleBelief,
@@ -124,76 +125,98 @@ class ParticleRecorder(Recorder[ParticleBelief]):
         eps: Float[Tensor, "N K Z"],
     ) -> Record:
         context, c_prior, c_dec = self._split(contexts)
+        min_var = self.model.min_var
         prev, ancestors = self.encoder.select(belief, u)  # Eq. 15
-        moved, moves = move(weights.move, self.model.min_var, context, prev.h, eps)
-        weighed, tape = weigh(weights.weigh, moved, c_prior, c_dec, self._given(eps, o_t))
-        return Record(ancestors, moved, moves, weighed, tape)
+        moved, slopes = move(weights.move, min_var, context, prev.h, eps)
+        weighed, tape = weigh(weights.weigh, moved, c_prior, c_dec, eps, o_t, min_var)
+        return Record(ancestors, moved, slopes, weighed, tape)
 
-    def _kernel(self) -> ModuleType | None:
-        """The step as one Triton kernel, where there is Triton and it knows sizes and scheme."""
-        model, encoder = self.model, self.encoder
-        p = encoder.h_0
-        if not p.is_cuda or p.dtype != torch.float32 or encoder.resample is not smc.systematic:
+    @cached_property
+    def _kernels(self) -> tuple[ModuleType, ModuleType] | None:
+        """The step and the scan as Triton kernels, where they know sizes and scheme."""
+        sizes, k = self.model.sizes, self.encoder.n_particles
+        step = kernels.find("dvrl.encoders.step_triton", self.encoder.h_0)
+        scan = kernels.find("dvrl.core.scan_triton", self.encoder.h_0)
+        if step is None or scan is None or self.encoder.resample is not smc.systematic:
             return None
-        try:
-            from dvrl.encoders import step_triton
-        except ImportError:
-            return None
-        fits = step_triton.supports(*model.sizes, k=encoder.n_particles)
-        return step_triton if fits else None
+        return (step, scan) if step.supports(*sizes, k=k) and scan.supports(sizes[0]) else None
 
-    def _step_by_kernel(
+    def _by_kernel(
         self,
-        kernels: ModuleType,
+        record: Record,
         weights: SegmentWeights,
         belief: ParticleBelief,
         contexts: Float[Tensor, "N C"],
         o_t: Float[Tensor, "N *obs"],
         u: Float[Tensor, "N K"],
         eps: Float[Tensor, "N K Z"],
-    ) -> Record:
-        w = weights.weigh
-        summary = *weights.summary, w.summary_bias
-        s = kernels.step(
-            kernels.StepWeights(*weights.move[2:], *w[:8], *summary), self.model.min_var, *belief,
-            u, *self._split(contexts), eps, o_t,
-            precision="tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3",
+    ) -> None:
+        """The same, written into `record`."""
+        assert self._kernels is not None
+        step, scan = self._kernels
+        w, tape = weights.weigh, record.tape
+        step_weights = step.StepWeights(*weights.move[2:], *w[:8], *weights.summary, w.summary_bias)
+        gates = step.step(
+            step_weights, self.model.min_var, *belief, u, *self._split(contexts), eps, o_t,
+            results=(record.ancestors, *record.moved, *tree.leaves(record.slopes),
+                     *record.weighed[1:], *tape[:-2]),
+            precision=kernels.precision(),
         )  # fmt: skip
-        feature, before, scan = gru.scan_taped(s.gates, w.state, w.state_bias)
-        moved = Moved(s.h_tm1, s.var, s.z, s.e, s.h)
-        moves = MoveTape(eps, s.hidden, s.raw, gru.GruTape(s.ru, s.n, s.n_h))
-        weighed = Weighed(feature, s.loss, s.log_p_z, s.log_p_o, s.log_q_z)
-        tape = WeighTape(
-            s.p_hidden, s.p_mean, s.p_raw, s.d_hidden, s.d_last, s.o_mean, s.o_raw, s.log_w,
-            s.vanished, before, scan,
-        )  # fmt: skip
-        return Record(s.ancestors, moved, moves, weighed, tape)
+        results = record.weighed.feature, tape.before, tape.scan
+        scan.forward(gates, w.state, w.state_bias, results, tf32=kernels.tf32())
 
-    def replay(
-        self,
-        weights: SegmentWeights,
-        belief: ParticleBelief,
-        inputs: Inputs,
-        records: Sequence[Record],
-    ) -> Replayed:
-        context, c_prior, c_dec = self._split(self._sense(weights, inputs))
-        ancestors, recorded, moves, weighed, tape = _stacked(records)
-        moved, h_out = replay_moves(
-            weights.move, belief.h, context, inputs.first, ancestors, recorded, moves
-        )
-        given = self._given(moves.eps, inputs.o_t)
-        feature, loss = replay_weights(weights.weigh, moved, c_prior, c_dec, given, weighed, tape)
-        return Replayed(ParticleBelief(h_out, tape.log_w[-1]), feature, loss)
+    def _blank(self, belief: ParticleBelief) -> Record:
+        """A record nobody has written to yet."""
+        h, q, e, z, p, d, o = self.model.sizes
+        n, k = belief.log_w.shape
+
+        def new(*sizes: int) -> list[Tensor]:
+            return [belief.h.new_empty(n, k, size) for size in sizes]
+
+        def weights(count: int) -> list[Tensor]:
+            return [belief.h.new_empty(n, k) for _ in range(count)]
+
+        return Record(
+            belief.h.new_empty(n, k, dtype=torch.int64),
+            Moved(*new(h, z, z, e, h)),
+            Slopes(*new(q), gru.GruSlopes(*new(h, h, h, h, h)), *new(z, z)),
+            Weighed(belief.h.new_empty(n, h), belief.h.new_empty(n), *weights(3)),
+            WeighTape(
+                *new(p, z, z, d, d, o, o), *weights(1), belief.h.new_empty(n, dtype=torch.bool),
+                *new(h, 4 * h),
+            ),
+        )  # fmt: skip
+
+    def replay(self, first: Bool[Tensor, "L N"]) -> Replayed:
+        inputs, records = self._inputs(first), self._records.until(self.step_count)
+        newest = tree.tree_map(lambda x: x[-self.n_steps :], records)
+        h_tm1, _, z, e, _ = records.moved
+        walk = Walk(
+            self._moves.until(self.segment + 1), inputs.first, records.ancestors, h_tm1, z, e,
+            records.slopes, self._results(),
+        )  # fmt: skip
+        sensed, c_prior, c_dec = self._sense(self.leaf, inputs)
+        weights = self.weights
+        moved = replay_moves(weights.move, sensed, walk, newest.moved)
+        feature, loss = replay_weights(
+            weights.weigh, moved, c_prior, c_dec, inputs.o_t[-self.n_steps :],
+            self.model.min_var, self.encoder.joint, newest.weighed, newest.tape,
+        )  # fmt: skip
+        return Replayed(feature, loss)
 
     @fusable
-    def _sense(self, weights: SegmentWeights, inputs: Inputs) -> Float[Tensor, "T N C"]:
-        """What the observations and actions of all steps say."""
-        model = self.model
-        a = functional_call(model.embed_action, weights.embed_action, (inputs.a_tm1,))
-        x = functional_call(model.embed_obs, weights.embed_obs, (inputs.o_t,))
-        return self._contexts(weights, a, x)
+    def _sense(
+        self, leaf: Float[Tensor, "S P"], inputs: Sensed
+    ) -> tuple[Float[Tensor, "T N C"], Float[Tensor, "L N Q"], Float[Tensor, "L N D"]]:
+        """[x, a] of all steps; and what a says to prior and decoder in the newest."""
+        a, x = self._embeddings(leaf, inputs)
+        newest = a[-self.n_steps :]
+        said = (F.linear(newest, *w) for w in self.model.weighing_contexts())
+        return torch.cat([x, a], -1), *said
 
-
-@fusable
-def _stacked(records: Sequence[Record]) -> Record:
-    return tree.stack(records)
+    def _results(self) -> Walked:
+        """Where walks write; the same place every time."""
+        if self._walked is None:
+            assert self._records.rows is not None
+            self._walked = room_for_walk(self._records.rows.moved, self._records.rows.slopes)
+        return tree.tree_map(lambda x: x[: self.step_count], self._walked)

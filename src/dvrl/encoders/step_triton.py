@@ -8,7 +8,6 @@ Held to `_step` by tests in Triton's interpreter.
 import math
 from collections import namedtuple
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -102,9 +101,11 @@ def _step(
     state_ptr, state_bias_ptr, head_ptr, head_bias_ptr, embed_ptr, embed_bias_ptr, gates_ptr,
     prior_ptr, prior_head_ptr, prior_head_bias_ptr, dec_ptr, dec_hidden_ptr, dec_hidden_bias_ptr,
     dec_head_ptr, dec_head_bias_ptr, summary_ptr, summary_weight_ptr, summary_bias_ptr,
-    ancestors_ptr, h_tm1_ptr, var_ptr, z_ptr, e_ptr, h_ptr, hidden_ptr, raw_ptr, ru_ptr, n_ptr,
-    n_h_ptr, log_w_ptr, log_p_z_ptr, log_p_o_ptr, log_q_z_ptr, vanished_ptr, o_mean_ptr, loss_ptr,
-    out_ptr, p_hidden_ptr, p_mean_ptr, p_raw_ptr, d_hidden_ptr, d_last_ptr, o_raw_ptr,
+    ancestors_ptr, h_tm1_ptr, var_ptr, z_ptr, e_ptr, h_ptr,
+    hidden_ptr, s_n_ptr, s_u_ptr, s_r_ptr, reset_ptr, keep_ptr, s_var_ptr, s_z_ptr,
+    loss_ptr, log_p_z_ptr, log_p_o_ptr, log_q_z_ptr,
+    p_hidden_ptr, p_mean_ptr, p_raw_ptr, d_hidden_ptr, d_last_ptr, o_mean_ptr, o_raw_ptr,
+    log_w_ptr, vanished_ptr, out_ptr,
     n_envs, min_var, context_stride, c_prior_stride, c_dec_stride,
     K: tl.constexpr, H: tl.constexpr, Q: tl.constexpr, E: tl.constexpr, Z: tl.constexpr,
     P: tl.constexpr, D: tl.constexpr, OBS: tl.constexpr,
@@ -147,8 +148,11 @@ def _step(
     raw = _bias(head_bias_ptr + Z, Z, BLOCK)
     mean, raw = _product(hidden_ptr, row, head_ptr, Q, Q, CHUNK, PRECISION, mean, raw)
     var = _variance(raw, min_var)
-    z = mean + tl.sqrt(var) * eps
-    _keep(raw_ptr, row, real, raw)
+    std = tl.sqrt(var)
+    z = mean + std * eps
+    s_var = tl.sigmoid(raw)
+    _keep(s_var_ptr, row, real, s_var)
+    _keep(s_z_ptr, row, real, s_var * eps / (2 * std))
     _keep(var_ptr, row, real, var)
     _keep(z_ptr, row, real, z)
     log_q_z = -0.5 * (tl.sum(eps * eps + tl.log(var), 1) + Z * LOG_2PI)
@@ -185,11 +189,13 @@ def _step(
     r = tl.sigmoid(r)
     u = tl.sigmoid(u)
     n = 2 * tl.sigmoid(2 * (n + r * n_h)) - 1  # tanh
-    _keep(ru_ptr, row, real, r, 2)
-    _keep(ru_ptr + H, row, real, u, 2)
-    _keep(n_ptr, row, real, n)
-    _keep(n_h_ptr, row, real, n_h)
-    _keep(h_ptr, row, real, n + u * (tl.load(_at(h_tm1_ptr, row, H, H)) - n))
+    ahead = tl.load(_at(h_tm1_ptr, row, H, H)) - n
+    _keep(h_ptr, row, real, n + u * ahead)
+    _keep(reset_ptr, row, real, r)
+    _keep(keep_ptr, row, real, u)
+    _keep(s_n_ptr, row, real, (1 - u) * (1 - n * n))
+    _keep(s_u_ptr, row, real, ahead * u * (1 - u))
+    _keep(s_r_ptr, row, real, n_h * r * (1 - r))
     tl.debug_barrier()
 
     # How probable the decoder finds the observation.
@@ -243,13 +249,6 @@ StepWeights = namedtuple(
 first; dec [D, E+H], of phi^z and the state; summary [3H, H+E] and summary_weight [3H]: gates
 (n, r, u), the column of the particle's weight apart, with which no row would be aligned."""
 
-Stepped = namedtuple(
-    "Stepped",
-    "ancestors h_tm1 var z e h hidden raw ru n n_h log_w log_p_z log_p_o log_q_z vanished o_mean "
-    "loss gates p_hidden p_mean p_raw d_hidden d_last o_raw",
-)
-"""`vanished` and `loss` [N], all others [N, K, ...]."""
-
 
 def supports(h: int, q: int, e: int, z: int, p: int, d: int, o: int, k: int) -> bool:
     """Sizes of h, the proposal's hidden layer, phi^z, z, the hidden layers of prior and decoder and
@@ -260,10 +259,14 @@ def supports(h: int, q: int, e: int, z: int, p: int, d: int, o: int, k: int) -> 
 
 def step(
     w: StepWeights, min_var: float, h_prev: Tensor, log_w_prev: Tensor, u: Tensor, context: Tensor,
-    c_prior: Tensor, c_dec: Tensor, eps: Tensor, o_t: Tensor, *, precision: str = "tf32x3",
-    envs: int | None = None, num_warps: int = 8, num_stages: int = 3, chunk: int = 32,
-) -> Stepped:  # fmt: skip
-    """`envs` environments in a program, as many as fill the 16 rows that tensor cores want; `chunk`
+    c_prior: Tensor, c_dec: Tensor, eps: Tensor, o_t: Tensor, results: tuple[Tensor, ...], *,
+    precision: str = "tf32x3", envs: int | None = None, num_warps: int = 8, num_stages: int = 3,
+    chunk: int = 32,
+) -> Tensor:  # fmt: skip
+    """The summary's gates [N, K, 3H]. `results` are written: ancestors, the parts of `Moved` and
+    of `Slopes`, of `Weighed` all but the feature, of `WeighTape` what the scan does not write.
+
+    `envs` environments in a program, as many as fill the 16 rows that tensor cores want; `chunk`
     columns of weights at once, `num_stages` of these chunks under way. Of `context`, `c_prior` and
     `c_dec` only the columns must be contiguous."""
     n, k, h = h_prev.shape
@@ -273,23 +276,13 @@ def step(
     padded = triton.next_power_of_2(k)
     envs = envs or max(1, 16 // padded)
 
-    def new(*shape: int) -> Tensor:
-        return h_prev.new_empty(n, *shape)
-
-    result = Stepped(
-        ancestors=u.new_empty(n, k, dtype=torch.int64), h_tm1=new(k, h), var=new(k, z),
-        z=new(k, z), e=new(k, e), h=new(k, h), hidden=new(k, q), raw=new(k, z), ru=new(k, 2 * h),
-        n=new(k, h), n_h=new(k, h), log_w=new(k), log_p_z=new(k), log_p_o=new(k), log_q_z=new(k),
-        vanished=u.new_empty(n, dtype=torch.bool), o_mean=new(k, o), loss=new(),
-        gates=new(k, 3 * h), p_hidden=new(k, p), p_mean=new(k, z), p_raw=new(k, z),
-        d_hidden=new(k, d), d_last=new(k, d), o_raw=new(k, o),
-    )  # fmt: skip
+    gates = h_prev.new_empty(n, k, 3 * h)
     contexts = [c if c.stride(1) == 1 else c.contiguous() for c in (context, c_prior, c_dec)]
     _step[(triton.cdiv(n, envs),)](
         h_prev.contiguous(), log_w_prev.contiguous(), u.contiguous(), *contexts, eps.contiguous(),
-        o_t.contiguous(), *w, *result,
+        o_t.contiguous(), *w, *results, gates,
         n, min_var, *(c.stride(0) for c in contexts),
         K=k, H=h, Q=q, E=e, Z=z, P=p, D=d, OBS=o, ENVS=envs, KP=padded,
         CHUNK=chunk, PRECISION=precision, num_warps=num_warps, num_stages=num_stages,
     )  # fmt: skip
-    return result
+    return gates

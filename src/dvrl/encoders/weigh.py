@@ -11,8 +11,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from dvrl.core import gru, smc, tree
+from dvrl.core import smc, tree
 from dvrl.core.laws import Gaussian, log_prob_of_sample
+from dvrl.core.scan import scan_back, scan_taped
 from dvrl.fuse import fusable
 from dvrl.models.replay import Moved
 
@@ -65,21 +66,14 @@ class Weighed(NamedTuple):
     log_q_z: Float[Tensor, "*B K"]
 
 
-class Given(NamedTuple):
-    """What the moved particles are weighed by."""
-
-    eps: Float[Tensor, "*B K Z"]
-    o_t: Float[Tensor, "*B O"]
-    min_var: float
-    joint: bool
-
-
 def weigh(
     w: WeighWeights,
     moved: Moved,
     c_prior: Float[Tensor, "B P"],
     c_dec: Float[Tensor, "B D"],
-    given: Given,
+    eps: Float[Tensor, "B K Z"],
+    o_t: Float[Tensor, "B O"],
+    min_var: float,
 ) -> tuple[Weighed, WeighTape]:
     """Weights, evidence and summary of particles that have moved; they started the step equal."""
     h_tm1, var, z, e, h = moved
@@ -89,15 +83,15 @@ def weigh(
     d_last = torch.relu(F.linear(d_hidden, w.dec_hidden, w.dec_hidden_bias))
     o_mean, o_raw = F.linear(d_last, w.dec_head, w.dec_head_bias).chunk(2, -1)
 
-    log_p_z = Gaussian(p_mean, F.softplus(p_raw) + given.min_var).log_prob(z)
-    log_p_o = Gaussian(o_mean, F.softplus(o_raw) + given.min_var).log_prob(given.o_t[:, None])
-    log_q_z = log_prob_of_sample(var, given.eps)
+    log_p_z = Gaussian(p_mean, F.softplus(p_raw) + min_var).log_prob(z)
+    log_p_o = Gaussian(o_mean, F.softplus(o_raw) + min_var).log_prob(o_t[:, None])
+    log_q_z = log_prob_of_sample(var, eps)
     log_w, vanished = smc.revive(log_p_z + log_p_o - log_q_z)  # Eq. 18
     loss = -smc.log_mean_exp(log_w)  # Eq. 19
 
     particles = torch.cat([h, e, log_w.softmax(-1)[..., None]], -1)
     gates = F.linear(particles, w.summary, w.summary_bias)
-    feature, before, scan = gru.scan_taped(gates, w.state, w.state_bias)
+    feature, before, scan = scan_taped(gates, w.state, w.state_bias)
     tape = WeighTape(
         p_hidden, p_mean, p_raw, d_hidden, d_last, o_mean, o_raw, log_w, vanished, before, scan
     )
@@ -109,11 +103,15 @@ def replay(
     moved: Moved,
     c_prior: Float[Tensor, "T N P"],
     c_dec: Float[Tensor, "T N D"],
-    given: Given,
+    o_t: Float[Tensor, "T N O"],
+    min_var: float,
+    joint: bool,
     weighed: Weighed,
     tape: WeighTape,
 ) -> tuple[Float[Tensor, "T N H"], Float[Tensor, "T N"]]:
-    """Recorded features and losses as functions of the weights, the moves and the contexts."""
+    """Recorded features and losses as functions of the weights, the moves and the contexts; unless
+    `joint`, features do not depend on the moves."""
+    given = o_t, min_var, joint
     recorded = weighed.feature, weighed.loss
     return _Replay.apply(given, recorded, tape, c_prior, c_dec, *moved, *w)  # type: ignore[no-any-return]
 
@@ -122,7 +120,7 @@ class _Replay(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        given: Given,
+        given: tuple[Tensor, float, bool],
         recorded: tuple[Tensor, Tensor],
         tape: WeighTape,
         *inputs: Tensor,
@@ -135,14 +133,16 @@ class _Replay(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         d_feature, d_loss = grads
-        g = _back(ctx.weights, ctx.given, ctx.moved, ctx.tape, d_feature, d_loss)
+        g = _back(ctx.weights, *ctx.given, ctx.moved, ctx.tape, d_feature, d_loss)
         return None, None, None, *g
 
 
 @fusable
 def _back(
     w: WeighWeights,
-    given: Given,
+    o_t: Float[Tensor, "T N O"],
+    min_var: float,
+    joint: bool,
     moved: Moved,
     tape: WeighTape,
     d_feature: Float[Tensor, "T N H"],
@@ -155,28 +155,28 @@ def _back(
         return x.flatten(0, 1)
 
     moved, tape = tree.tree_map(rows, moved), tree.tree_map(rows, tape)
-    o_t, d_loss = rows(given.o_t), rows(d_loss)
+    o_t, d_loss = rows(o_t), rows(d_loss)
     h_tm1, var, z, e, h = moved
     size, e_dim = h.shape[-1], e.shape[-1]
 
     # The summary.
-    d_gates = gru.scan_back(rows(d_feature).contiguous(), tape.before, tape.scan, w.state)
+    d_gates = scan_back(rows(d_feature).contiguous(), tape.before, tape.scan, w.state)
     g_state, g_in = d_gates[..., size:], d_gates[..., : 3 * size]
     weight = tape.log_w.softmax(-1)
     particles = torch.cat([h, e, weight[..., None]], -1)
     d_lw = -d_loss[:, None] * weight
     d_h = d_e = None
-    if given.joint:
+    if joint:
         d_h, d_e, d_w = (g_in @ w.summary).split([size, e_dim, 1], -1)
         d_w = d_w[..., 0]
         d_lw = d_lw + weight * (d_w - (weight * d_w).sum(-1, keepdim=True))
     d_lw = d_lw.masked_fill(tape.vanished[:, None], 0.0)[..., None]
 
     # Prior, decoder and proposal.
-    g_phead = _gaussian_back(d_lw, z - tape.p_mean, tape.p_raw, given.min_var)
+    g_phead = _gaussian_back(d_lw, z - tape.p_mean, tape.p_raw, min_var)
     d_z = -g_phead[..., : z.shape[-1]]
     g_prior = (g_phead @ w.prior_head) * (tape.p_hidden > 0)
-    g_dhead = _gaussian_back(d_lw, o_t[:, None] - tape.o_mean, tape.o_raw, given.min_var)
+    g_dhead = _gaussian_back(d_lw, o_t[:, None] - tape.o_mean, tape.o_raw, min_var)
     g_last = (g_dhead @ w.dec_head) * (tape.d_last > 0)
     g_dec = (g_last @ w.dec_hidden) * (tape.d_hidden > 0)
     d_eh = g_dec @ w.dec

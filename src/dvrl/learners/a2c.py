@@ -41,9 +41,7 @@ class A2C:
         known = set(map(id, self.copied))
         self.parameters = [*self.copied, *(p for p in agent.parameters() if id(p) not in known)]
         self.optimiser = Optimiser(config, self.parameters, group)
-        # The copied parameters once more, as one leaf: their gradients of all segments meet in it.
         self.source = self.optimiser.flat[: sum(p.numel() for p in self.copied)].detach()
-        self.source.requires_grad_()
 
     def set_lr(self, lr: float) -> None:
         """The learning rate of the updates to come."""
@@ -55,6 +53,7 @@ class A2C:
         The i-th update sends its own n_s-step loss back through i * n_s steps.
         """
         outcomes, rows, infos = [], [], []
+        self.open()
         for i in range(self.config.segments):
             closes = i == self.config.segments - 1
             carry, segment, metrics = self.update(carry, retain_graph=not closes)
@@ -63,7 +62,13 @@ class A2C:
             rows.append(metrics)
             infos += segment.infos
         means = _means(rows) | _seen(infos)
-        return tree.detach(carry), outcomes, means  # the window is full: the gradient ends here
+        # The window is full: the gradient ends here, and the next one may use its memory.
+        return tree.tree_map(lambda x: x.detach().clone(), carry), outcomes, means
+
+    def open(self) -> None:
+        """A new window begins."""
+        if self.recorder is not None:
+            self.recorder.open(self.config.segments, self.config.n_steps)
 
     def update(
         self, carry: Carry, retain_graph: bool
@@ -90,14 +95,10 @@ class A2C:
         """n_s steps in every world, by the shorter way where the encoder knows one."""
         c = self.config
         if self.recorder is not None:
-            tape = Tape(self.agent, self.recorder, self.copies(), self.generator)
+            self.recorder.begin(self.source)
+            tape = Tape(self.agent, self.recorder, self.generator)
             return record(tape, self.worlds, carry, c.n_steps, c.bootstrap_cuts)
         return collect(self.agent, self.act(), self.worlds, carry, c.n_steps, c.bootstrap_cuts)
-
-    def copies(self) -> list[Tensor]:
-        """The parameters a recorder copies, as they are now; gradients meet in `source`."""
-        parts = self.source.clone().split(self.optimiser.sizes[: len(self.copied)])
-        return [part.view_as(p) for part, p in zip(parts, self.copied, strict=True)]
 
     def act(self) -> Act:
         """The agent on parameters that stay as they are while the window is open."""
@@ -137,12 +138,14 @@ class A2C:
         update counts as skipped.
         """
         n = len(self.copied)
-        leaves = [self.source, *self.parameters[n:]] if n else self.parameters
+        own = [] if self.recorder is None else [self.recorder.leaf]
         gradients = list(
-            torch.autograd.grad(total, leaves, retain_graph=retain_graph, materialize_grads=True)
+            torch.autograd.grad(
+                total, own + self.parameters[n:], retain_graph=retain_graph, materialize_grads=True
+            )
         )
-        if n:
-            parts = gradients[0].split(self.optimiser.sizes[:n])
+        if own:  # the same parameters in every segment: what they did in each adds up
+            parts = gradients[0].sum(0).split(self.optimiser.sizes[:n])
             gradients[:1] = [part.view_as(p) for part, p in zip(parts, self.copied, strict=True)]
         return self.optimiser.step(gradients)
 

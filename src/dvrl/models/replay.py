@@ -1,10 +1,11 @@
 """The recurrent part of the model - propose z, embed it, move h - recorded now, derived later.
 
-Acting through a segment needs values only; its gradient is asked for once all of it is known. Then
-everything that does not wait for its predecessor (embeddings, prior, decoder, summary, weights'
-gradients) is done for all T steps at once, and only h_{t-1} -> z_t -> h_t is walked step by step.
-Derived by hand, this walk is four matrix products a step, where autograd would make dozens of
-small operations. `ParticleEncoder.update` is the specification; tests hold the two together.
+Acting needs values only; gradients are asked for once a segment is complete. Then everything that
+does not wait for its predecessor (embeddings, prior, decoder, summary, weights' gradients) is done
+for all steps at once, and only h_{t-1} -> z_t -> h_t is walked back step by step, from the newest
+step to the first of the gradient window. Derived by hand, this walk is four matrix products a
+step, where autograd would make dozens of small operations; and no graph of old segments is kept.
+`ParticleEncoder.update` is the specification; tests hold the two together.
 """
 
 from collections.abc import Callable
@@ -16,28 +17,28 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from dvrl.core import gru, tree
+from dvrl import kernels
+from dvrl.core import gru
 from dvrl.core.laws import Gaussian
-from dvrl.fuse import fusable
 
 
 class MoveWeights(NamedTuple):
-    """Copies of the parameters that move particles, packed so that one product does many; being
-    copies they survive the optimiser's steps while a gradient window is open. G = 3H + Q."""
+    """The parameters that move particles, packed so that one product does many. G = 3H + Q; `*S`
+    is empty, or the segments of a gradient window, each with the weights it acted by."""
 
-    context: Float[Tensor, "G C"]
+    context: Float[Tensor, "*S G C"]
     """[x, a] -> GRU input gates (n, r, u) and the proposal's hidden layer."""
-    context_bias: Float[Tensor, " G"]
-    state: Float[Tensor, "G H"]
+    context_bias: Float[Tensor, "*S G"]
+    state: Float[Tensor, "*S G H"]
     """h -> GRU state gates (r, u, n) and the proposal's hidden layer."""
-    state_bias: Float[Tensor, " G"]
-    head: Float[Tensor, "Z2 Q"]
+    state_bias: Float[Tensor, "*S G"]
+    head: Float[Tensor, "*S Z2 Q"]
     """The proposal's hidden layer -> mean and raw variance."""
-    head_bias: Float[Tensor, " Z2"]
-    embed: Float[Tensor, "E Z"]
+    head_bias: Float[Tensor, "*S Z2"]
+    embed: Float[Tensor, "*S E Z"]
     """phi^z."""
-    embed_bias: Float[Tensor, " E"]
-    gates: Float[Tensor, "G3 E"]
+    embed_bias: Float[Tensor, "*S E"]
+    gates: Float[Tensor, "*S G3 E"]
     """phi^z(z) -> GRU input gates (n, r, u)."""
 
 
@@ -53,14 +54,53 @@ class Moved(NamedTuple):
     h: Float[Tensor, "*T N K H"]
 
 
-class MoveTape(NamedTuple):
-    """What only the way back needs."""
+class Slopes(NamedTuple):
+    """The derivative of a move, as far as it is not seen from the values."""
 
-    eps: Float[Tensor, "*T N K Z"]
     hidden: Float[Tensor, "*T N K Q"]
-    raw: Float[Tensor, "*T N K Z"]
-    """The proposal's variance before softplus."""
-    gru: gru.GruTape
+    """The proposal's hidden layer itself: its slope is 1 where it is above 0."""
+    gru: gru.GruSlopes
+    var: Float[Tensor, "*T N K Z"]
+    """d var / d raw."""
+    z: Float[Tensor, "*T N K Z"]
+    """d z / d raw."""
+
+
+class Walk(NamedTuple):
+    """All steps of a gradient window so far, and the weights of its segments."""
+
+    weights: MoveWeights
+    first: Bool[Tensor, "T N"]
+    """Where an episode began: no gradient flows into the one before."""
+    ancestors: Int[Tensor, "T N K"]
+    h_tm1: Float[Tensor, "T N K H"]
+    z: Float[Tensor, "T N K Z"]
+    e: Float[Tensor, "T N K E"]
+    slopes: Slopes
+    room: "Walked"
+    """Where results are written; the next walk overwrites them."""
+
+
+class Injected(NamedTuple):
+    """Gradients of what the newest steps moved, where their own losses have any."""
+
+    h_tm1: Float[Tensor, "L N K H"] | None
+    var: Float[Tensor, "L N K Z"] | None
+    z: Float[Tensor, "L N K Z"] | None
+    e: Float[Tensor, "L N K E"] | None
+    h: Float[Tensor, "L N K H"] | None
+
+
+class Walked(NamedTuple):
+    """Gradients that the walk found at every step."""
+
+    gates: Float[Tensor, "T N K G5"]
+    """Of the GRU's gates (n, r, u, n_h) and of the proposal's hidden layer, 4H + Q."""
+    head: Float[Tensor, "T N K Z2"]
+    e: Float[Tensor, "T N K E"]
+    """Of phi^z before its ReLU."""
+    sums: Float[Tensor, "T N D"]
+    """All of these side by side, added up over particles."""
 
 
 def move(
@@ -69,7 +109,7 @@ def move(
     context: Float[Tensor, "N G"],
     h_tm1: Float[Tensor, "N K H"],
     eps: Float[Tensor, "N K Z"],
-) -> tuple[Moved, MoveTape]:
+) -> tuple[Moved, Slopes]:
     """z_t from the proposal, h_t by the transition."""
     gates = 3 * h_tm1.shape[-1]
     of_state = F.linear(h_tm1, w.state, w.state_bias)
@@ -80,155 +120,122 @@ def move(
     e = torch.relu(F.linear(z, w.embed, w.embed_bias))
     of_input = F.linear(e, w.gates) + context[:, None, :gates]
     h, tape = gru.step(of_input, of_state[..., :gates], h_tm1)  # Eq. 17
-    return Moved(h_tm1, var, z, e, h), MoveTape(eps, hidden, raw, tape)
+    d_var = torch.sigmoid(raw)
+    d_z = d_var * eps / (2 * var.sqrt())
+    return Moved(h_tm1, var, z, e, h), Slopes(hidden, gru.slopes(tape, h_tm1), d_var, d_z)
 
 
-def replay(
-    w: MoveWeights,
-    h_in: Float[Tensor, "N K H"],
-    context: Float[Tensor, "T N G"],
-    first: Bool[Tensor, "T N"],
-    ancestors: Int[Tensor, "T N K"],
-    moved: Moved,
-    tape: MoveTape,
-) -> tuple[Moved, Float[Tensor, "N K H"]]:
-    """The recorded moves as functions of `h_in`, `context` and `w`; and the last h on its own.
+def replay(w: MoveWeights, sensed: Float[Tensor, "T N C"], walk: Walk, moved: Moved) -> Moved:
+    """The newest moves as functions of `w` and of what was sensed in the whole window.
 
-    Where an episode began (`first`), no gradient flows into the one before.
+    Weights enter every step in the same way: the gradient of `w` stands for that of all segments'.
     """
-    *values, h_out = _Replay.apply(
-        first, ancestors, moved, tape, h_in, context, w.state, w.state_bias, w.head, w.head_bias,
-        w.embed, w.embed_bias, w.gates,
-    )  # fmt: skip
-    return Moved(*values), h_out
-
-
-class _Slopes(NamedTuple):
-    """Derivatives of every recorded step, computed once and used by every update of the window."""
-
-    gru: gru.GruSlopes
-    hidden: Float[Tensor, "T N K Q"]
-    e: Float[Tensor, "T N K E"]
-    var: Float[Tensor, "T N K Z"]
-    """d var / d raw."""
-    z: Float[Tensor, "T N K Z"]
-    """d z / d raw."""
-
-
-@fusable
-def _slopes(moved: Moved, tape: MoveTape) -> _Slopes:
-    d_var = torch.sigmoid(tape.raw)
-    return _Slopes(
-        gru.slopes(tape.gru, moved.h_tm1),
-        (tape.hidden > 0).to(tape.hidden),
-        (moved.e > 0).to(moved.e),
-        d_var,
-        d_var * tape.eps / (2 * moved.var.sqrt()),
-    )
+    return Moved(*_Replay.apply(walk, moved, sensed, *w))
 
 
 class _Replay(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, first: Tensor, ancestors: Tensor, moved: Moved, tape: MoveTape, *inputs: Tensor
-    ) -> tuple[Tensor, ...]:
-        _, _, state, _, head, _, embed, _, gates = inputs
+    def forward(ctx: Any, walk: Walk, moved: Moved, *inputs: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
-        ctx.weights = state, head, embed, gates
-        ctx.walked = first, ancestors, _slopes(moved, tape)
-        ctx.operands = moved.h_tm1, tape.hidden, moved.z, moved.e
-        return tuple(x.detach() for x in (*moved, moved.h[-1]))
+        ctx.walk, ctx.sensed = walk, inputs[0].detach()
+        return tuple(x.detach() for x in moved)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-        walk = _kernel(ctx.walked[-1]) or _walk_back
-        flow, *gradients = walk(ctx.weights, *ctx.walked, *grads)
-        return None, None, None, None, flow, *_weight_gradients(*gradients, *ctx.operands)
+        walked = _way_back(ctx.walk)(ctx.walk, Injected(*grads))
+        return None, None, *_gradients(ctx.walk, ctx.sensed, walked)
 
 
-def _kernel(slopes: _Slopes) -> Callable[..., tuple[Tensor, ...]] | None:
-    """The walk as one Triton kernel, where there is Triton and it knows the sizes."""
-    if not slopes.z.is_cuda or slopes.z.dtype != torch.float32:
-        return None
-    try:
-        from dvrl.models import walk_triton
-    except ImportError:
-        return None
-    sizes = (s.shape[-1] for s in (slopes.gru.n, slopes.hidden, slopes.e, slopes.z))
-    if not walk_triton.supports(*sizes, k=slopes.z.shape[2]):
-        return None
-    tf32 = torch.backends.cuda.matmul.allow_tf32
-    return partial(walk_triton.walk_back, precision="tf32" if tf32 else "tf32x3")
+def _way_back(walk: Walk) -> Callable[[Walk, Injected], Walked]:
+    """One Triton kernel, where it knows the sizes; else a loop over steps."""
+    found = kernels.find("dvrl.models.walk_triton", walk.z)
+    sizes = (s.shape[-1] for s in (walk.h_tm1, walk.slopes.hidden, walk.e, walk.z))
+    if found is None or not found.supports(*sizes, k=walk.z.shape[2]):
+        return walk_back
+    return partial(found.walk_back, precision=kernels.precision())
 
 
-@fusable
-def _walk_back(
-    weights: tuple[Tensor, Tensor, Tensor, Tensor],
-    first: Tensor,
-    ancestors: Tensor,
-    slopes: _Slopes,
-    d_htm1: Tensor | None,
-    d_var: Tensor | None,
-    d_z: Tensor | None,
-    d_e: Tensor | None,
-    d_h: Tensor | None,
-    d_out: Tensor | None,
-) -> tuple[Tensor, ...]:
-    """Gradients of h before the first step; and of every step's GRU gates (n, r, u, n_h), of the
-    proposal's hidden layer and heads, and of phi^z before its ReLU."""
-    w_state, w_head, w_embed, w_gates = weights
-    steps, n, k, size = slopes.gru.n.shape
-    w_gru, w_hidden = w_state.split([3 * size, w_state.shape[0] - 3 * size])
-    rows = []
-    flow = slopes.z.new_zeros(n, k, size) if d_out is None else d_out  # from later steps
+def walk_back(walk: Walk, given: Injected) -> Walked:
+    """From the last step to the first; results are written where they are to stay."""
+    w, slopes = walk.weights, walk.slopes
+    steps, n, k, size = walk.h_tm1.shape
+    q, z, e = (x.shape[-1] for x in (slopes.hidden, walk.z, walk.e))
+    walked, rows = walk.room, n * k
+    by_row = (x.view(steps, rows, x.shape[-1]).unbind() for x in walked[:3])
+    all_gates, all_heads, all_e = by_row
+    sums = walked.sums.split([4 * size + q, 2 * z, e], -1)
+    from_newest = steps - next(x.shape[0] for x in given if x is not None)
+    flow = walk.z.new_zeros(rows, size)  # from later steps
+
+    def inject(x: Tensor, gradient: Tensor | None, t: int) -> Tensor:
+        if gradient is None or t < from_newest:
+            return x
+        return x.add_(gradient[t - from_newest].reshape(x.shape))
+
+    def at(slope: Tensor, t: int) -> Tensor:
+        return slope[t].flatten(0, 1)
+
     for t in reversed(range(steps)):
-        slope = tree.at(slopes, t)
-        g_gates, bypass = gru.step_backward(_sum(flow, d_h, t), slope.gru)
-        g_e = _sum(g_gates[..., : 3 * size] @ w_gates, d_e, t) * slope.e
-        d = _sum(g_e @ w_embed, d_z, t)
-        d_raw = d * slope.z
-        if d_var is not None:
-            d_raw = torch.addcmul(d_raw, d_var[t], slope.var)
-        g_head = torch.cat([d, d_raw], -1)
-        g_hidden = (g_head @ w_head) * slope.hidden
-        d = _sum(bypass + g_gates[..., size:] @ w_gru + g_hidden @ w_hidden, d_htm1, t)
-        flow = _to_ancestors(d, ancestors[t]).masked_fill(first[t, :, None, None], 0.0)
-        rows.append((g_gates, g_hidden, g_head, g_e))
-    return flow, *(torch.stack(column[::-1]) for column in zip(*rows, strict=True))
+        s = t * w.state.shape[0] // steps  # its segment
+        gates, head, g_e = all_gates[t], all_heads[t], all_e[t]
+        d = inject(flow, given.h, t)
+        bypass = gru.step_backward(d, gru.GruSlopes(*(at(x, t) for x in slopes.gru)), gates)
+        torch.mm(gates[:, : 3 * size], w.gates[s], out=g_e)
+        _through_relu(inject(g_e, given.e, t), at(walk.e, t))
+        d_z, d_raw = head.chunk(2, -1)
+        inject(torch.mm(g_e, w.embed[s], out=d_z), given.z, t)
+        torch.mul(d_z, at(slopes.z, t), out=d_raw)
+        if given.var is not None and t >= from_newest:
+            d_raw.addcmul_(given.var[t - from_newest].reshape(d_raw.shape), at(slopes.var, t))
+        hidden = gates[:, 4 * size :]
+        _through_relu(torch.mm(head, w.head[s], out=hidden), at(slopes.hidden, t))
+        d = inject(bypass.addmm_(gates[:, size:], w.state[s]), given.h_tm1, t).view(n, k, size)
+        d = _to_ancestors(d, walk.ancestors[t]).masked_fill_(walk.first[t, :, None, None], 0.0)
+        flow = d.view(rows, size)
+        for part, total in zip((gates, head, g_e), sums, strict=True):
+            torch.sum(part.view(n, k, -1), 1, out=total[t])
+    return walked
 
 
-@fusable
-def _weight_gradients(
-    g_gates: Tensor,
-    g_hidden: Tensor,
-    g_head: Tensor,
-    g_e: Tensor,
-    h_tm1: Tensor,
-    hidden: Tensor,
-    z: Tensor,
-    e: Tensor,
-) -> tuple[Tensor, ...]:
-    """One product for each weight, over all steps; context first, in the order of `MoveWeights`."""
-    size = h_tm1.shape[-1]
-    g_context = torch.cat([g_gates[..., : 3 * size].sum(2), g_hidden.sum(2)], -1)
-    rows = [g.flatten(0, 2) for g in (g_gates, g_hidden, g_head, g_e, h_tm1, hidden, z, e)]
-    g_gates, g_hidden, g_head, g_e, h_tm1, hidden, z, e = rows
-    g_gru = g_gates[:, size:]
+def room_for_walk(moved: Moved, slopes: Slopes) -> Walked:
+    """Room for the results of a walk through these steps."""
+    *batch, size = moved.h.shape
+    sizes = 4 * size + slopes.hidden.shape[-1], 2 * moved.z.shape[-1], moved.e.shape[-1]
+    parts = (moved.h.new_empty(*batch, size) for size in sizes)
+    return Walked(*parts, moved.h.new_empty(*batch[:2], sum(sizes)))
+
+
+def _gradients(
+    walk: Walk, sensed: Float[Tensor, "T N C"], walked: Walked
+) -> tuple[Float[Tensor, "T N C"], *tuple[Tensor, ...]]:
+    """Of what was sensed, and of the weights in their order: one product each, over all steps."""
+    w, size = walk.weights, walk.h_tm1.shape[-1]
+    segments, wide = w.state.shape[0], walked.gates.shape[-1]
+    context = torch.cat([walked.sums[..., : 3 * size], walked.sums[..., 4 * size : wide]], -1)
+    d_sensed = context.reshape(segments, -1, context.shape[-1]) @ w.context
+    biases = walked.sums.sum((0, 1))
+    gates, head, e, h_tm1, hidden, z, e_out = (
+        x.flatten(0, 2) for x in (*walked[:3], walk.h_tm1, walk.slopes.hidden, walk.z, walk.e)
+    )
+    head_bias, e_bias = biases[wide:].split([head.shape[-1], e.shape[-1]])
+    context = context.flatten(0, 1)
     return (
-        g_context,
-        torch.cat([g_gru.t() @ h_tm1, g_hidden.t() @ h_tm1]),
-        torch.cat([g_gru.sum(0), g_hidden.sum(0)]),
-        g_head.t() @ hidden,
-        g_head.sum(0),
-        g_e.t() @ z,
-        g_e.sum(0),
-        g_gates[:, : 3 * size].t() @ e,
+        d_sensed.view_as(sensed),
+        context.t() @ sensed.flatten(0, 1),
+        torch.cat([biases[: 3 * size], biases[4 * size : wide]]),
+        gates[:, size:].t() @ h_tm1,
+        biases[size:wide],
+        head.t() @ hidden,
+        head_bias,
+        e.t() @ z,
+        e_bias,
+        gates[:, : 3 * size].t() @ e_out,
     )
 
 
-def _sum(flow: Tensor, injected: Tensor | None, t: int) -> Tensor:
-    """The gradient that came through time, and that of this step's own loss, if it has one."""
-    return flow if injected is None else flow + injected[t]
+def _through_relu(gradient: Tensor, output: Tensor) -> Tensor:
+    """In place."""
+    return torch.ops.aten.threshold_backward.grad_input(gradient, output, 0, grad_input=gradient)
 
 
 def _to_ancestors(d: Tensor, ancestors: Tensor) -> Tensor:

@@ -107,37 +107,37 @@ class VRNN(GenerativeModel):
     ) -> Float[Tensor, "N K H"]:
         return self._transition(e, torch.cat([x, a], -1), h_tm1)
 
-    @property
-    def movers(self) -> tuple[nn.Module, ...]:
-        """What moves particles: phi^z, proposal and transition."""
-        return self.embed_latent, self._proposal, self._proposal_head, self._transition
-
     @fusable
-    def move_weights(self, *copies: Tensor) -> MoveWeights:
-        """Copies of the parameters of `movers`, packed for `models.replay`."""
-        embed, embed_bias, q, q_bias, mean, mean_bias, var, var_bias, *cell = copies
-        w_ih, w_hh, b_ih, b_hh = cell
-        w_own, w_context = w_ih.split(self._transition.split, 1)
-        q_own, q_context = q.split(self._proposal.split, 1)
+    def move_weights(self) -> MoveWeights:
+        """What moves particles - phi^z, proposal and transition - packed for `models.replay`."""
+        embed, q, head, cell = (
+            self.embed_latent[0], self._proposal, self._proposal_head, self._transition
+        )  # fmt: skip
+        w_own, w_context = cell.weight_ih.split(cell.split, 1)
+        q_own, q_context = q.weight.split(q.split, 1)
+        head_weight, head_bias = head.packed()
         return MoveWeights(
             context=torch.cat([new_gate_first(w_context), q_context]),
-            context_bias=torch.cat([new_gate_first(b_ih), torch.zeros_like(q_bias)]),
-            state=torch.cat([w_hh, q_own]),
-            state_bias=torch.cat([b_hh, q_bias]),
-            head=torch.cat([mean, var]),
-            head_bias=torch.cat([mean_bias, var_bias]),
-            embed=embed,
-            embed_bias=embed_bias,
+            context_bias=torch.cat([new_gate_first(cell.bias_ih), torch.zeros_like(q.bias)]),
+            state=torch.cat([cell.weight_hh, q_own]),
+            state_bias=torch.cat([cell.bias_hh, q.bias]),
+            head=head_weight,
+            head_bias=head_bias,
+            embed=embed.weight,
+            embed_bias=embed.bias,
             gates=new_gate_first(w_own),
         )
 
+    def weighing_contexts(self) -> list[tuple[Tensor, Tensor]]:
+        """The layers by which a speaks to prior and decoder."""
+        return [(m.weight[:, m.split[0] :], m.bias) for m in (self._prior, self._decoder)]
+
     def contexts(self, w: MoveWeights) -> tuple[Tensor, Tensor]:
         """What [x, a] says to moves, prior and decoder as one layer; the latter two see only a."""
-        prior, decoder = (m.weight[:, m.split[0] :] for m in (self._prior, self._decoder))
-        blind = w.context.shape[1] - prior.shape[1]
-        alone = [F.pad(weight, (blind, 0)) for weight in (prior, decoder)]
-        biases = [w.context_bias, self._prior.bias, self._decoder.bias]
-        return torch.cat([w.context, *alone]), torch.cat(biases)
+        weights, biases = zip(*self.weighing_contexts(), strict=True)
+        blind = w.context.shape[1] - weights[0].shape[1]
+        alone = [F.pad(weight, (blind, 0)) for weight in weights]
+        return torch.cat([w.context, *alone]), torch.cat([w.context_bias, *biases])
 
     def weighing(
         self,

@@ -5,7 +5,7 @@ W_h h + (W_c context + b): the bracket is computed once per environment and adde
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
@@ -13,13 +13,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dvrl.core.laws import Gaussian
+from dvrl.fuse import product
 
 RELU_GAIN = math.sqrt(2)
 
 
+class Linear(nn.Linear):
+    """A layer that may be fused with its neighbours."""
+
+    def forward(self, input: Float[Tensor, "*B D"]) -> Float[Tensor, "*B O"]:
+        return product(input, self.weight, self.bias)
+
+
 def linear(n_in: int, n_out: int, gain: float = RELU_GAIN) -> nn.Linear:
     """Orthogonal weights, zero bias."""
-    layer = nn.Linear(n_in, n_out)
+    layer = Linear(n_in, n_out)
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer
@@ -98,11 +106,6 @@ def new_gate_first(gates: Float[Tensor, "G *D"]) -> Float[Tensor, "G *D"]:
     """Rows (r, u, n) of a GRU's weight or bias as (n, r, u), the order of core.gru's inputs."""
     r, u, n = gates.chunk(3)
     return torch.cat([n, r, u])
-
-
-def named(module: nn.Module, tensors: Iterator[Tensor]) -> dict[str, Tensor]:
-    """The next tensors by the names of the module's parameters, for `functional_call`."""
-    return {name: next(tensors) for name, _ in module.named_parameters()}
 
 
 class GaussianHead(nn.Module):

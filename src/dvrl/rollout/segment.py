@@ -10,8 +10,10 @@ from torch import Tensor
 
 from dvrl.agents.actor_critic import ActorCritic, Decision
 from dvrl.core import tree
-from dvrl.encoders.base import Info, Inputs, Recorder
+from dvrl.encoders.base import Info, Update
+from dvrl.encoders.recorder import Recorder
 from dvrl.envs.worlds import Step, Worlds
+from dvrl.fuse import fusable
 
 Act = Callable[[tuple, Float[Tensor, "N A"], Float[Tensor, "N *obs"]], Decision]
 
@@ -67,6 +69,7 @@ def start(agent: ActorCritic, worlds: Worlds) -> Carry:
     )
 
 
+@fusable
 def begin(agent: ActorCritic, carry: Carry) -> Carry:
     """Where an episode begins, the initial belief and the no-op action take the old ones' place."""
     n = carry.first.shape[0]
@@ -136,55 +139,40 @@ def record(
 ) -> tuple[Segment, Carry]:
     """`collect` by an encoder that acts first and derives later: the same gradients, sooner."""
     with torch.no_grad():
-        segment, after = collect(
+        segment, carry = collect(
             tape.agent, tape.act, worlds, carry, n_steps, bootstrap_cuts, look=tape.look
         )
-    steps, belief = tape.replay(segment, carry.belief)
-    return steps, after._replace(belief=belief)
+    return tape.replay(segment), carry
 
 
 class Tape:
-    """An agent that remembers what it did."""
+    """An agent that remembers the actions of a segment; its recorder remembers the rest."""
 
-    def __init__(
-        self,
-        agent: ActorCritic,
-        recorder: Recorder,
-        copies: Sequence[Tensor],
-        generator: torch.Generator,
-    ) -> None:
+    def __init__(self, agent: ActorCritic, recorder: Recorder, generator: torch.Generator) -> None:
         self.agent = agent
         self.recorder = recorder
         self.generator = generator
-        self.weights = recorder.weights(copies)
-        self.taken: list[tuple[Tensor, Tensor, Tensor, tuple]] = []
+        self.actions: list[Tensor] = []
 
     def act(
         self, belief: tuple, a_tm1: Float[Tensor, "N A"], o_t: Float[Tensor, "N *obs"]
     ) -> Decision:
-        decision, record = self._decide(belief, a_tm1, o_t)
-        self.taken.append((a_tm1, o_t, decision.action, record))
+        decision = self._decide(self.recorder.step(belief, a_tm1, o_t, self.generator))
+        self.actions.append(decision.action)
         return decision
 
     def look(
         self, belief: tuple, a_tm1: Float[Tensor, "N A"], o_t: Float[Tensor, "N *obs"]
     ) -> Decision:
         """Act without remembering."""
-        return self._decide(belief, a_tm1, o_t)[0]
+        return self._decide(self.recorder.look(belief, a_tm1, o_t, self.generator))
 
-    def _decide(self, belief: tuple, a_tm1: Tensor, o_t: Tensor) -> tuple[Decision, tuple]:
-        update, record = self.recorder.step(self.weights, belief, a_tm1, o_t, self.generator)
-        noise = self.agent.policy.noise(len(o_t), self.generator)
-        return self.agent.decide(update, noise), record
+    def _decide(self, update: Update) -> Decision:
+        noise = self.agent.policy.noise(len(update.feature), self.generator)
+        return self.agent.decide(update, noise)
 
-    def replay(self, segment: Segment, belief: tuple) -> tuple[Segment, tuple]:
-        """The segment, and the belief it ended with, as functions of `belief` and parameters."""
-        *given, records = zip(*self.taken, strict=True)
-        a_tm1, o_t, action = map(torch.stack, given)
-        inputs = Inputs(segment.first, a_tm1, o_t)
-        replayed = self.recorder.replay(self.weights, belief, inputs, records)
-        log_prob, entropy, value = self.agent.judge(replayed.feature, action)
-        judged = segment._replace(
-            log_prob=log_prob, entropy=entropy, value=value, model_loss=replayed.loss
-        )
-        return judged, replayed.belief
+    def replay(self, segment: Segment) -> Segment:
+        """The segment as a function of parameters."""
+        feature, loss = self.recorder.replay(segment.first)
+        log_prob, entropy, value = self.agent.judge(feature, torch.stack(self.actions))
+        return segment._replace(log_prob=log_prob, entropy=entropy, value=value, model_loss=loss)

@@ -140,7 +140,8 @@ class Trainer:
         self.worlds.restore(worlds | mine)
         if self.worlds.exact_resume:
             leaves = {k: self.group.mine(t) for k, t in state.items() if k.startswith("carry.")}
-            carry = tree.from_named_leaves(self.engine.carry, leaves, "carry")
+            saved = tree.from_named_leaves(self.engine.carry, leaves, "carry")
+            carry = tree.tree_map(Tensor.clone, saved)  # its own memory, not the checkpoint's
             self.meter.ret = state["meter.ret"].numpy().copy()
             self.meter.length = state["meter.length"].numpy().copy()
         else:

@@ -1,0 +1,158 @@
+"""Encoders that act first and derive later: no gradients step by step, then whole segments at once.
+
+A gradient window is a row of segments, with an optimiser's step between each and the next. What
+the way back through old segments needs - their weights, inputs and slopes - lies in memory that is
+used again in every window; no graph of them is kept. So every update is a function of its own.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Generic, NamedTuple, TypeVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from dvrl.core import tree
+from dvrl.encoders.base import Update
+
+Tree = TypeVar("Tree", bound=tuple)
+
+
+class Replayed(NamedTuple):
+    """The newest segment as a function of the encoder's parameters and of `leaf`."""
+
+    feature: Float[Tensor, "L N F"]
+    loss: Float[Tensor, "L N"]
+
+
+class Room(Generic[Tree]):
+    """Memory for records, a row each: taken when the first one is seen, then used again."""
+
+    def __init__(self) -> None:
+        self.rows: Tree | None = None
+
+    def at(self, i: int, length: int, like: Callable[[], Tree]) -> Tree:
+        """Row `i` of `length`, each as large as `like()`."""
+        if self.rows is None:
+            self.rows = tree.tree_map(lambda x: x.new_empty((length, *x.shape)), like())
+        return tree.at(self.rows, i)
+
+    def until(self, i: int) -> Tree:
+        """The rows before `i`."""
+        assert self.rows is not None
+        return tree.tree_map(lambda x: x[:i], self.rows)
+
+
+class Sensed(NamedTuple):
+    """What an encoder was given."""
+
+    a_tm1: Float[Tensor, "T N A"]
+    o_t: Float[Tensor, "T N *obs"]
+    first: Bool[Tensor, "T N"]
+    """Where an episode began: the belief before is not the one it went on from."""
+
+
+class _Copies(NamedTuple):
+    embeddings: Float[Tensor, "*S P"]
+
+
+class Recorder(ABC):
+    """Embeddings of what was sensed are derived by autograd, with the weights each segment had."""
+
+    def __init__(self, embed_action: nn.Module, embed_obs: nn.Module) -> None:
+        self.embed_action = embed_action
+        self.embed_obs = embed_obs
+        self._given: list[tuple[Tensor, Tensor]] = []
+        self._sensed: Room[Sensed] = Room()
+        self._copies: Room[_Copies] = Room()
+        self.leaf = torch.empty(0)
+        """The copied parameters of every segment so far, `S P`: their gradients meet here."""
+
+    def copied(self) -> list[nn.Parameter]:
+        """The parameters of which old segments need copies as a leaf: those of the embeddings."""
+        return [p for m in (self.embed_action, self.embed_obs) for p in m.parameters()]
+
+    def open(self, segments: int, n_steps: int) -> None:
+        """A new window."""
+        self.segments, self.n_steps = segments, n_steps
+        self.segment = -1
+        self.step_count = 0
+
+    def begin(self, source: Float[Tensor, " P"]) -> None:
+        """A new segment, with parameters as they are now; `source` are the copied ones."""
+        self.segment += 1
+        copies = _Copies(source)
+        tree.copy(self._copies.at(self.segment, self.segments, lambda: copies), copies)
+        self.leaf = self._copies.until(self.segment + 1).embeddings.detach().requires_grad_()
+        self._given.clear()
+
+    def step(
+        self,
+        belief: tuple,
+        a_tm1: Float[Tensor, "N A"],
+        o_t: Float[Tensor, "N *obs"],
+        generator: torch.Generator,
+    ) -> Update:
+        """What `BeliefEncoder.update` gives, without gradients, and remembered."""
+        self._given.append((a_tm1, o_t))
+        update = self._step(belief, a_tm1, o_t, generator, self.step_count)
+        self.step_count += 1
+        return update
+
+    def look(
+        self,
+        belief: tuple,
+        a_tm1: Float[Tensor, "N A"],
+        o_t: Float[Tensor, "N *obs"],
+        generator: torch.Generator,
+    ) -> Update:
+        """The same, not remembered."""
+        return self._step(belief, a_tm1, o_t, generator, None)
+
+    @abstractmethod
+    def _step(
+        self,
+        belief: tuple,
+        a_tm1: Float[Tensor, "N A"],
+        o_t: Float[Tensor, "N *obs"],
+        generator: torch.Generator,
+        t: int | None,
+    ) -> Update:
+        """Step `t` of the window; None: not to be remembered."""
+
+    @abstractmethod
+    def replay(self, first: Bool[Tensor, "L N"]) -> Replayed:
+        """The newest segment; `first`: where its steps were the first of an episode."""
+
+    @property
+    def _length(self) -> int:
+        return self.segments * self.n_steps
+
+    def _inputs(self, first: Bool[Tensor, "L N"]) -> Sensed:
+        """What was given in all steps of the window so far."""
+        given = Sensed(*(torch.stack(x) for x in zip(*self._given, strict=True)), first)
+        tree.copy(self._sensed.at(self.segment, self.segments, lambda: given), given)
+        return tree.tree_map(lambda x: x.flatten(0, 1), self._sensed.until(self.segment + 1))
+
+    def _embeddings(
+        self, leaf: Float[Tensor, "S P"], inputs: Sensed
+    ) -> tuple[Float[Tensor, "T N D"], Float[Tensor, "T N D"]]:
+        """Of actions and observations, each segment's by its own weights."""
+        sizes = [p.numel() for p in self.copied()]
+        parts = iter(leaf.split(sizes, 1))
+        return tuple(
+            _batched(module, parts, x, leaf.shape[0])
+            for module, x in ((self.embed_action, inputs.a_tm1), (self.embed_obs, inputs.o_t))
+        )
+
+
+def _batched(
+    module: nn.Module, parts: Iterator[Tensor], x: Float[Tensor, "T N *D"], segments: int
+) -> Float[Tensor, "T N D"]:
+    """`module` on each segment's rows, with each segment's parameters."""
+    weights = {name: next(parts).unflatten(1, p.shape) for name, p in module.named_parameters()}
+    rows = x.unflatten(0, (segments, -1)).flatten(1, 2)
+    out = torch.vmap(lambda w, r: functional_call(module, w, (r,)))(weights, rows)
+    return out.view(*x.shape[:2], *out.shape[2:])
