@@ -173,7 +173,7 @@ class MountainHike:
         }
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        self.position = self.reached = state["position"].to(self.position)
-        self.age = state["age"].to(self.age)
+        self.position = self.reached = state["position"].to(self.position, copy=True)
+        self.age = state["age"].to(self.age, copy=True)
         self.ages, self.cut = state["age"].cpu().numpy().copy(), False
         self.generator.set_state(state["generator"])
