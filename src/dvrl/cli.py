@@ -54,7 +54,7 @@ class Train:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train."""
     engine: Literal["auto", "eager", "graph"] = "auto"
-    """graph: a whole gradient window is captured once and replayed on the GPU; eager: operation by
+    """graph: a gradient window is captured once and replayed on the GPU; eager: operation by
     operation; auto: graph where it can be."""
     precision: Literal["float32", "tf32"] = "float32"
     """Of matrix products on a GPU; tf32 is faster and rounds to 10 bits (docs/performance.md)."""

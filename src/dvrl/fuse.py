@@ -56,6 +56,11 @@ def product(
     return F.linear(x, weight, bias)
 
 
+def warm() -> bool:
+    """Whether something was compiled in this process before."""
+    return _compiled.cache_info().currsize > 0
+
+
 @cache
 def _compiled(function: Callable[P, R]) -> Callable[P, R]:
     import torch._dynamo

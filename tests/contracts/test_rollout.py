@@ -80,6 +80,9 @@ class Scripted:
             self.final[t],
         )
 
+    def if_cut(self, look):
+        return look() if self.cut else None
+
     def state(self) -> dict[str, Tensor]:
         return {"t": torch.tensor(self.t)}
 

@@ -86,6 +86,16 @@ def test_only_where_an_episode_ended_is_there_another_last_observation(config):
 
 
 @every_world
+def test_somebody_looks_exactly_when_an_episode_was_cut(config):
+    worlds, act = make(config), actions(config)
+    worlds.reset()
+    for _ in range(LONGEST + 5):
+        step = worlds.step(act())
+        looked = worlds.if_cut(lambda: torch.ones(N))
+        assert (looked is not None) == bool((step.truncated & ~step.terminated).any())
+
+
+@every_world
 def test_one_seed_and_one_course_of_action_give_one_course_of_the_world(config):
     one, other, third = make(config), make(config), make(config, seed=1000)
     assert torch.equal(one.reset(), other.reset())

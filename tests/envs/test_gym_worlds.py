@@ -125,6 +125,36 @@ def test_steps_already_taken_do_not_change_when_the_worlds_go_on():
     assert all(step.reward.tolist() == [0.5, 0.5] for step in steps)
 
 
+class Hoarder(Notebook):
+    """Keeps the actions themselves."""
+
+    action_space = gym.spaces.MultiBinary(2)
+
+    def step(self, action: np.ndarray):
+        self.actions.append(action)
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+
+
+def test_an_environment_may_keep_the_actions_it_was_given():
+    worlds = GymWorlds(SyncVectorEnv([Hoarder] * 2, autoreset_mode=AutoresetMode.SAME_STEP), 0)
+    worlds.reset()
+    action = torch.tensor([[0, 1], [1, 0]])
+    worlds.step_on_host(action)
+    action.zero_()  # memory that is used again
+    assert [env.actions[0].tolist() for env in worlds.envs.envs] == [[0, 1], [1, 0]]
+
+
+def test_an_answer_is_one_piece_of_memory_whose_parts_are_the_step():
+    one, other = notebooks(2), notebooks(2)
+    one.reset(), other.reset()
+    for _ in range(4):  # an end among them
+        action = torch.zeros(2, 2)
+        answer = one.step_on_host(action)
+        assert answer.shape == one.blank().shape
+        assert all(map(torch.equal, one.read(answer), other.step(action)))
+        assert all(part.data_ptr() >= answer.data_ptr() for part in one.read(answer))
+
+
 # Seeds
 
 

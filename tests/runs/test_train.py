@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from dvrl.learners.engine import Eager
 from dvrl.records.layout import RunFiles
 from dvrl.records.metrics import read_episodes, read_metrics
 from dvrl.runs import checkpoint as checkpoints
 from dvrl.runs.errors import Interrupted, RunFailed, UsageError
 from dvrl.runs.guard import claimed, stop_signals
 from dvrl.runs.progress import Silent
+from dvrl.runs.run import COMPILING
 from dvrl.runs.train import train
 from dvrl.runs.trainer import Trainer
 from small_runs import tiny
@@ -191,6 +193,29 @@ def test_weights_that_vanish_do_not_stop_a_run(tmp_path, monkeypatch):
     assert [m["step"] for m in metrics] == [100, 200, 300, 400]
     assert metrics[2]["belief/revived"] > 0
     assert metrics[3]["skipped"] == 0
+
+
+def test_a_compilation_is_announced_once_and_only_if_there_will_be_one(tmp_path, monkeypatch):
+    listener = Listener()
+    train(tiny(), tmp_path / "eager", device="cpu", display=listener)
+    assert COMPILING not in listener.heard
+    # as of a captured engine: not ready before its first window
+    has_learned = property(lambda engine: bool(engine.learner.optimiser.gradient.any()))
+    monkeypatch.setattr(Eager, "ready", has_learned)
+    train(tiny(), tmp_path / "graph", device="cpu", display=listener)
+    assert listener.heard.count(COMPILING) == 1
+    train(tiny(), tmp_path / "graph", device="cpu", display=listener)  # nothing left to do
+    assert listener.heard.count(COMPILING) == 1
+
+
+def test_a_checkpoint_does_not_change_when_training_goes_on():
+    trainer = Trainer(tiny(), torch.device("cpu"))
+    trainer.window()
+    checkpoint = trainer.checkpoint({})
+    named = checkpoint.weights | checkpoint.optimiser | checkpoint.state
+    before = {name: tensor.clone() for name, tensor in named.items()}
+    trainer.window()
+    assert all(torch.equal(named[name], tensor) for name, tensor in before.items())
 
 
 def test_tensorboard_keeps_every_point_over_a_resume(trained):

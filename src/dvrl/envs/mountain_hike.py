@@ -22,6 +22,7 @@ Differences from the paper
     which the paper shows only a picture, is the one of the authors' code (docs/deviations.md).
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -146,6 +147,9 @@ class MountainHike:
         self.cut = bool((self.ages == 0).any())
         return step
 
+    def if_cut(self, look: Callable[[], Float[Tensor, " N"]]) -> Float[Tensor, " N"] | None:
+        return look() if self.cut else None
+
     def tensors(self) -> dict[str, Tensor]:
         return {"position": self.position, "age": self.age}
 
@@ -169,7 +173,7 @@ class MountainHike:
         }
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        self.position = self.reached = state["position"].to(self.position)
-        self.age = state["age"].to(self.age)
+        self.position = self.reached = state["position"].to(self.position, copy=True)
+        self.age = state["age"].to(self.age, copy=True)
         self.ages, self.cut = state["age"].cpu().numpy().copy(), False
         self.generator.set_state(state["generator"])

@@ -1,10 +1,11 @@
 """What the rollout asks of a world: N copies, stepped as tensors, restarting by themselves."""
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
 
@@ -44,6 +45,13 @@ class Worlds(Protocol):
         """Act everywhere; ended episodes restart in the same step."""
         ...
 
+    def if_cut(self, look: Callable[[], Float[Tensor, " N"]]) -> Float[Tensor, " N"] | None:
+        """`look()` if the last step cut an episode; otherwise nobody looks.
+
+        A tensor may also come without a cut: it says nothing about rows that were not cut.
+        """
+        ...
+
     def state(self) -> dict[str, Tensor]:
         """All that decides the future, chance included, where the world can tell it."""
         ...
@@ -75,4 +83,21 @@ class DeviceWorlds(Worlds, Protocol):
 
     def skip(self, n_steps: int) -> None:
         """Count steps that happened on the device without the host."""
+        ...
+
+
+@runtime_checkable
+class HostWorlds(Worlds, Protocol):
+    """Worlds that are stepped on the host, whatever device their tensors are for."""
+
+    def step_on_host(self, action: Tensor) -> UInt8[Tensor, " B"]:
+        """`step` with an action on the host; the answer as bytes there, ready to be sent."""
+        ...
+
+    def read(self, answer: UInt8[Tensor, " B"]) -> Step:
+        """The step whose tensors are parts of `answer`, on any device."""
+        ...
+
+    def blank(self) -> UInt8[Tensor, " B"]:
+        """Memory on the host for an answer."""
         ...

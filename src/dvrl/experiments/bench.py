@@ -100,7 +100,7 @@ def measure(
     median = statistics.median(rates)
     update = learner.n_envs * learner.n_steps * cell.runs
     return Speed(
-        engine=type(trainers[0].engine).__name__.lower(),
+        engine=trainers[0].engine.name,
         steps_per_second=median,
         lowest=min(rates),
         highest=max(rates),

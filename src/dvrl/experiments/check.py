@@ -5,19 +5,22 @@ Each check gives a number and the bound it must not exceed; 0 means: to the last
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from typing import NamedTuple
 
+import gymnasium as gym
 import torch
 from torch import Tensor
 
+from dvrl.envs.config import GymConfig
 from dvrl.experiments.presets import preset
-from dvrl.learners.engine import EngineName
 from dvrl.runs.config import RunConfig
 from dvrl.runs.trainer import Trainer
 
 TOLERANCE = 1e-5
 """Relative difference of losses and gradients between engines: fused operations round elsewhere."""
 LOSSES = ("loss/policy", "loss/value", "loss/entropy", "loss/elbo", "loss/total", "grad_norm")
+SHORT_HIKE = "dvrl/ShortHike-v0"
 
 
 class Finding(NamedTuple):
@@ -41,14 +44,31 @@ def configs(name: str) -> dict[str, RunConfig]:
     return chosen
 
 
+def host_configs(name: str) -> dict[str, RunConfig]:
+    """The same with worlds on the host: cut within every window, or ended, with other actions."""
+    if SHORT_HIKE not in gym.registry:
+        gym.register(SHORT_HIKE, "dvrl.envs.gym_hike:MountainHikeEnv", max_episode_steps=20)
+    chosen = {}
+    for agent, id in product(("dvrl", "rnn"), (SHORT_HIKE, "CartPole-v1")):
+        config = preset(name, agent, GymConfig(id), steps=10**15)
+        learner = replace(config.learner, bootstrap_cuts=True)
+        chosen[f"{agent}, {id}"] = replace(config, learner=learner)
+    return chosen
+
+
 def checks(device: torch.device, updates: int, preset_name: str) -> Iterator[Finding]:
     """All of them, one after the other."""
     for name, config in configs(preset_name).items():
         yield from eager_and_graph(name, config, device)
+    for name, config in host_configs(preset_name).items():
+        yield from from_the_start(name, config, device)
     for name, config in list(configs(preset_name).items())[:2]:
         yield side_by_side(name, config, device)
         yield taken_up(name, config, device)
         yield memory(name, config, device, updates)
+    name, config = next(iter(host_configs(preset_name).items()))
+    yield side_by_side(name, config, device)
+    yield memory(name, config, device, updates // 10)
 
 
 def relative(a: Tensor, b: Tensor) -> float:
@@ -60,35 +80,53 @@ def eager_and_graph(name: str, config: RunConfig, device: torch.device) -> Itera
     worst: dict[str, float] = {}
     start = Trainer(config, device, "eager").checkpoint({})
     for _ in range(4):  # the fourth window lies behind the first cut of episodes
-        eager, graph = (_window(config, device, engine, start) for engine in ("eager", "graph"))
-        for loss in LOSSES:
-            scale = max(abs(eager.losses[loss]), 1e-3)
-            worst[loss] = max(
-                worst.get(loss, 0.0), abs(graph.losses[loss] - eager.losses[loss]) / scale
-            )
-        for what in ("gradient", "weights"):
-            difference = relative(getattr(graph, what), getattr(eager, what))
-            worst[what] = max(worst.get(what, 0.0), difference)
-        start = eager.state
-    for what, value in worst.items():
-        yield Finding(f"{name}: {what}, graph against eager", value, TOLERANCE)
+        trainers = [Trainer(config, device, engine) for engine in ("eager", "graph")]
+        for trainer in trainers:
+            trainer.restore(start)
+        _compare(*map(_window, trainers), worst)
+        start = trainers[0].checkpoint({})
+    yield from _findings(name, worst)
+
+
+def from_the_start(name: str, config: RunConfig, device: torch.device) -> Iterator[Finding]:
+    """The same where worlds cannot be put back: both engines from the beginning.
+
+    Two windows: later the runs part for good, once rounding has chosen another ancestor or action.
+    """
+    worst: dict[str, float] = {}
+    trainers = [Trainer(config, device, engine) for engine in ("eager", "graph")]
+    for _ in range(2):
+        _compare(*map(_window, trainers), worst)
+    yield from _findings(name, worst)
 
 
 class _Window(NamedTuple):
     losses: dict[str, float]
     gradient: Tensor
     weights: Tensor
-    state: object
 
 
-def _window(config: RunConfig, device: torch.device, engine: EngineName, start) -> _Window:
-    trainer = Trainer(config, device, engine)
-    trainer.restore(start)
+def _window(trainer: Trainer) -> _Window:
     losses = trainer.window().metrics
     optimiser = trainer.learner.optimiser
-    return _Window(
-        losses, optimiser.gradient.clone(), optimiser.flat.clone(), trainer.checkpoint({})
-    )
+    return _Window(losses, optimiser.gradient.clone(), optimiser.flat.clone())
+
+
+def _compare(eager: _Window, graph: _Window, worst: dict[str, float]) -> None:
+    """The largest differences so far, into `worst`."""
+    found = {
+        loss: abs(graph.losses[loss] - eager.losses[loss]) / max(abs(eager.losses[loss]), 1e-3)
+        for loss in LOSSES
+    }
+    found["gradient"] = relative(graph.gradient, eager.gradient)
+    found["weights"] = relative(graph.weights, eager.weights)
+    for what, value in found.items():
+        worst[what] = max(worst.get(what, 0.0), value)
+
+
+def _findings(name: str, worst: dict[str, float]) -> Iterator[Finding]:
+    for what, value in worst.items():
+        yield Finding(f"{name}: {what}, graph against eager", value, TOLERANCE)
 
 
 def _trained(trainers: list[Trainer], windows: int) -> list[Tensor]:

@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from dvrl import chance
 from dvrl.core.laws import Categorical, Gaussian
@@ -113,7 +112,9 @@ class CategoricalPolicy(PolicyHead):
         return law.mode()
 
     def encode(self, action: Tensor) -> Float[Tensor, "N A"]:
-        return F.one_hot(action, self.action_dim).to(self.logits.weight.dtype)
+        # torch's one_hot asks the device whether the action is one of so many.
+        choices = torch.arange(self.action_dim, device=action.device)
+        return (action[..., None] == choices).to(self.logits.weight.dtype)
 
     def noop(self, n: int) -> Float[Tensor, "N A"]:
         return self.encode(torch.zeros(n, dtype=torch.long, device=self.logits.weight.device))

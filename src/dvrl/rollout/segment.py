@@ -1,6 +1,7 @@
 """Agent meets worlds: n_s steps of experience in every environment (inner loop of Alg. 3)."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -88,6 +89,14 @@ def advance(
     return decision, step, Carry(decision.belief, decision.a_t, step.obs, ended)
 
 
+def target(
+    look: Act, belief: tuple, a_tm1: Float[Tensor, "N A"], o_t: Float[Tensor, "N *obs"]
+) -> Float[Tensor, " N"]:
+    """Eq. 8's V^-: a target, not a prediction, hence without gradient."""
+    with torch.no_grad():
+        return look(belief, a_tm1, o_t).value
+
+
 def collect(
     agent: ActorCritic,
     act: Act,
@@ -109,9 +118,9 @@ def collect(
         firsts.append(carry.first)
         decision, step, carry = advance(agent, act, worlds, carry)
         v_end = torch.zeros_like(step.reward)
-        if bootstrap_cuts and worlds.cut:
-            with torch.no_grad():  # a target, not a prediction: Eq. 8's V^-
-                v_last = look(decision.belief, decision.a_t, step.final_obs).value
+        last = partial(target, look, decision.belief, decision.a_t, step.final_obs)
+        v_last = worlds.if_cut(last) if bootstrap_cuts else None
+        if v_last is not None:
             v_end = torch.where(step.truncated & ~step.terminated, v_last, v_end)
         rows.append(
             (
@@ -120,9 +129,7 @@ def collect(
             )
         )
         infos.append(decision.info)
-    carry_boot = begin(agent, carry)
-    with torch.no_grad():  # a target, not a prediction: Eq. 8's V^-
-        v_boot = look(carry_boot.belief, carry_boot.a_tm1, carry_boot.o_t).value
+    v_boot = target(look, *begin(agent, carry)[:3])
     columns = [torch.stack(column) for column in zip(*rows, strict=True)]
     return Segment(*columns, v_boot=v_boot, first=torch.stack(firsts), infos=infos), carry
 

@@ -31,6 +31,7 @@ from dvrl.runs.trainer import Trainer
 RECENT = 200
 """Episodes in the running mean that a run shows of itself."""
 HEARTBEAT_SECONDS = 5.0
+COMPILING = "compiling kernels for the GPU (a minute or two, once)"
 
 
 GO, SAVE, STOP, END = range(4)
@@ -55,7 +56,7 @@ class Run:
         self.display = display
         self.group = group
         self.trainer = Trainer(config, device, engine, group)
-        self.made_with = made_with(device, type(self.trainer.engine).__name__.lower())
+        self.made_with = made_with(device, self.trainer.engine.name)
         found, said = continue_from_checkpoint(self.trainer, files, self.made_with)
         for sentence in said:
             display.say(sentence)
@@ -76,6 +77,11 @@ class Run:
         self.began, self.began_step = time.monotonic(), self.trainer.steps
         self.beat = 0.0
 
+    def announce(self) -> None:
+        """Say why the next window will take long, if it will."""
+        if self.trainer.compiles_next:
+            self.display.say(COMPILING)
+
     def advance(self, stop: StopFlag, checkpoint_seconds: float) -> bool:
         """Write down the oldest window under way; False when the run has ended or was stopped.
 
@@ -95,6 +101,7 @@ class Run:
             return False
         pause = stopped or time.monotonic() - self.saved_at >= checkpoint_seconds
         self.group.agree(SAVE if pause else GO)
+        self.announce()
         if not pause:
             trainer.launch()
         try:

@@ -109,6 +109,7 @@ def take_turns(runs: Sequence[Run], stop: StopFlag, checkpoint_seconds: float) -
     """Window by window, one run after the other, until all have ended."""
     for run in runs:
         if run.trainer.engine.depth > 1:
+            run.announce()
             run.trainer.launch()  # while one is waited for, the others are under way
     active, failures = deque(runs), []
     while active:

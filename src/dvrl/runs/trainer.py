@@ -8,7 +8,8 @@ from torch import Tensor
 
 from dvrl.core import tree
 from dvrl.learners.a2c import A2C
-from dvrl.learners.engine import EngineName, Results, build_engine
+from dvrl.learners.build import build_engine
+from dvrl.learners.engine import EngineName, Results
 from dvrl.learners.group import ALONE, Group
 from dvrl.records.metrics import Episode
 from dvrl.rollout.segment import start
@@ -72,6 +73,11 @@ class Trainer:
         """Environment steps whose results were taken."""
         self.launched = 0
 
+    @property
+    def compiles_next(self) -> bool:
+        """Whether the next window begins with a compilation that takes its time."""
+        return self.launched < self.config.steps and not self.engine.ready
+
     def launch(self) -> None:
         """Begin a window, unless as many as the engine can hold are under way or all are begun."""
         if self.engine.under_way < self.engine.depth and self.launched < self.config.steps:
@@ -105,6 +111,8 @@ class Trainer:
     def checkpoint(self, numbers: dict[str, Any]) -> Checkpoint:
         """The whole state; `numbers` is what the caller wants to find again.
 
+        A value: what training overwrites is copied.
+
         Rows of all processes that train together are in it: each must ask for it.
         """
         assert not self.engine.under_way, "a checkpoint between windows only"
@@ -118,8 +126,8 @@ class Trainer:
             "meter.length": torch.from_numpy(self.meter.length.copy()),
         }
         numbers = {"steps": self.steps} | numbers
-        slots = self.learner.optimiser.slots
-        return Checkpoint(self.agent.state_dict(), slots, state, numbers)
+        weights, slots = self.agent.state_dict(), self.learner.optimiser.slots
+        return Checkpoint(_copied(weights), _copied(slots), _copied(state), numbers)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint of the same config."""
@@ -140,3 +148,7 @@ class Trainer:
             carry = start(self.agent, self.worlds)
         self.engine.carry = carry
         self.steps = self.launched = checkpoint.numbers["steps"]
+
+
+def _copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}

@@ -1,0 +1,171 @@
+"""Worlds on the host: a window is captured in pieces, and the host steps the worlds between them.
+
+`learner.window` is one Python function; where it asks the worlds, one CUDA graph ends and the next
+begins. The pieces share one pool of memory and are replayed in the order of their capture, so a
+tensor of one piece is there for all later ones, as it was when they were captured.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from dvrl.core import tree
+from dvrl.envs.worlds import HostWorlds, Step, Worlds
+from dvrl.learners.a2c import A2C
+from dvrl.learners.captured import WARM_UPS, Captured, Cuda, Recording
+from dvrl.learners.engine import pack
+from dvrl.rollout.segment import Carry
+
+
+class Question(NamedTuple):
+    """What the host does behind a piece: take the action, step the worlds, send their answer."""
+
+    action: Tensor
+    answer: UInt8[Tensor, " B"]
+
+
+class Piece(NamedTuple):
+    """Operations between two places where the host comes in."""
+
+    graph: Recording
+    question: Question | None
+    only_if_cut: bool
+    """Whether it is replayed only when the last step cut an episode."""
+
+
+class Film(NamedTuple):
+    """A captured window."""
+
+    pieces: list[Piece]
+    packed: Float[Tensor, " R"]
+    """Its results."""
+    action: Tensor
+    """Where actions come to the host."""
+
+
+class Scissors:
+    """A capture that can be cut."""
+
+    def __init__(self, capture: Callable[[], AbstractContextManager[Recording]]) -> None:
+        self.pieces: list[Piece] = []
+        self._capture = capture
+        self._open = ExitStack()
+
+    def __enter__(self) -> "Scissors":
+        self._graph = self._open.enter_context(self._capture())
+        return self
+
+    def cut(self, question: Question | None = None, only_if_cut: bool = False) -> None:
+        """End a piece and begin the next."""
+        self._open.close()
+        self.pieces.append(Piece(self._graph, question, only_if_cut))
+        self._graph = self._open.enter_context(self._capture())
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
+        self.pieces.append(Piece(self._graph, None, False))
+
+
+class StandIn(Worlds):
+    """In the worlds' place while a window is warmed up or captured: it steps nothing.
+
+    Its answers are memory that the host fills before the next piece is replayed. Every step of a
+    window has memory of its own, since the update reads those of a whole segment.
+    """
+
+    exact_resume, by_row, cut = False, (), True
+
+    def __init__(
+        self,
+        worlds: HostWorlds,
+        answers: UInt8[Tensor, "T B"],
+        looks: Float[Tensor, "T N"],
+        scissors: Scissors | None,
+    ) -> None:
+        self.n = worlds.n
+        self.worlds = worlds
+        self.scissors = scissors
+        self._answers = iter(answers)
+        self._looks = iter(looks)
+        self._look = looks[0]
+
+    def step(self, action: Tensor) -> Step:
+        answer, self._look = next(self._answers), next(self._looks)
+        if self.scissors:
+            self.scissors.cut(Question(action, answer))
+        return self.worlds.read(answer)
+
+    def if_cut(self, look: Callable[[], Float[Tensor, " N"]]) -> Float[Tensor, " N"]:
+        """A piece of its own. Where it is not replayed old values remain; nobody reads them, since
+        no row was cut."""
+        if self.scissors:
+            self.scissors.cut()
+        self._look.copy_(look())
+        if self.scissors:
+            self.scissors.cut(only_if_cut=True)
+        return self._look
+
+
+class Pieces(Captured):
+    """A window as a row of replays with the worlds' steps between them."""
+
+    depth = 1  # the host has to be there anyway
+
+    def __init__(self, learner: A2C, worlds: HostWorlds, carry: Carry, cuda: Cuda) -> None:
+        super().__init__(learner, carry, (learner.generator,), cuda)
+        self.worlds = worlds
+        n_steps, o_t = learner.config.n_grad, carry.o_t
+        self._answers = torch.zeros(
+            n_steps, len(worlds.blank()), dtype=torch.uint8, device=o_t.device
+        )
+        self._looks = o_t.new_zeros(n_steps, worlds.n)
+        self._film: Film | None = None
+
+    @property
+    def captured(self) -> bool:
+        return self._film is not None
+
+    def launch(self, lr: float) -> None:
+        film = self._film = self._film or self._capture()
+        with self.cuda.running():
+            self.learner.set_lr(lr)
+            for piece in film.pieces:
+                if piece.only_if_cut and not self.worlds.cut:
+                    continue
+                piece.graph.replay()
+                if piece.question is not None:
+                    film.action.copy_(piece.question.action, non_blocking=True)
+                    self.cuda.mark().synchronize()
+                    answer = self.worlds.step_on_host(film.action)
+                    piece.question.answer.copy_(answer, non_blocking=True)
+            self._hand_over(film.packed)
+
+    def _capture(self) -> Film:
+        """Warm up, record, and leave everything as it was; the worlds are not stepped."""
+        pool = self.cuda.new_pool()
+        with self._unchanged(), self.cuda.compiling():
+            for _ in range(WARM_UPS):
+                self._window(None)
+            with Scissors(lambda: self.cuda.capture(self.generators, pool)) as scissors:
+                packed = self._window(scissors)
+        pieces = scissors.pieces
+        action = next(piece.question.action for piece in pieces if piece.question is not None)
+        return Film(pieces, packed, self.cuda.landing(action))
+
+    def _window(self, scissors: Scissors | None) -> Float[Tensor, " R"]:
+        """One window in place; what the host wants to know of it as one vector."""
+        # Nobody will reset or save it.
+        self.learner.worlds = StandIn(  # type: ignore[abstract]
+            self.worlds, self._answers, self._looks, scissors
+        )
+        try:
+            carry, outcomes, means = self.learner.window(self.carry)
+        finally:
+            self.learner.worlds = self.worlds
+        self._names = list(means)
+        tree.copy(self.carry, carry)
+        return pack(outcomes, means)

@@ -1,0 +1,73 @@
+"""The checks for a GPU, asked where a graph is acted on the CPU."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dvrl.encoders.config import GruConfig, ParticleConfig
+from dvrl.envs.worlds import DeviceWorlds
+from dvrl.experiments import check
+from dvrl.learners.engine import Eager
+from dvrl.learners.graph import Graph
+from dvrl.learners.pieces import Pieces
+from dvrl.runs import trainer
+from recorded_graphs import Acted
+
+SMALL = {"dvrl": ParticleConfig(3, 8, 4, 6), "rnn": GruConfig(8, 6)}
+
+
+@pytest.fixture(autouse=True)
+def acted_graphs(monkeypatch):
+    def build(name, learner, carry):
+        if name == "eager":
+            return Eager(learner, carry)
+        engine = Graph if isinstance(learner.worlds, DeviceWorlds) else Pieces
+        return engine(learner, learner.worlds, carry, Acted())
+
+    monkeypatch.setattr(trainer, "build_engine", build)
+
+
+def small(configs):
+    """The first of dvrl and the last of rnn, in small."""
+    for name, config in list(configs.items())[::3]:
+        learner = replace(config.learner, n_envs=2)
+        yield name, replace(config, encoder=SMALL[name.split(",")[0]], learner=learner)
+
+
+def test_engines_that_agree_are_found_to_agree():
+    cpu = torch.device("cpu")
+    for name, config in small(check.configs("quick")):
+        assert all(f.value == 0 for f in check.eager_and_graph(name, config, cpu)), name
+    for name, config in small(check.host_configs("quick")):
+        findings = list(check.from_the_start(name, config, cpu))
+        assert len(findings) == len(check.LOSSES) + 2
+        assert all(f.value == 0 for f in findings), name
+
+
+def test_engines_that_differ_are_found_to_differ(monkeypatch):
+    launch = Pieces.launch
+    monkeypatch.setattr(Pieces, "launch", lambda engine, lr: launch(engine, lr * 1.01))
+    _, config = next(small(check.host_configs("quick")))
+    findings = check.from_the_start("x", config, torch.device("cpu"))
+    assert not all(f.holds for f in findings)
+
+
+def test_runs_side_by_side_and_runs_continued_are_found_the_same():
+    cpu = torch.device("cpu")
+    _, (name, config) = small(check.configs("quick"))
+    assert check.taken_up(name, config, cpu).value == 0
+    assert check.side_by_side(name, config, cpu).value == 0
+    _, (name, config) = small(check.host_configs("quick"))
+    assert check.side_by_side(name, config, cpu).value == 0
+
+
+def test_the_short_hike_is_cut_in_every_window():
+    config = next(iter(check.host_configs("paper").values()))
+    worlds = config.world.make(2, 0, torch.device("cpu"))
+    worlds.reset()
+    cuts = []
+    for _ in range(50):
+        worlds.step(torch.zeros(2, 2))
+        cuts.append(worlds.cut)
+    assert [i + 1 for i, cut in enumerate(cuts) if cut] == [20, 40]

@@ -1,0 +1,216 @@
+"""Captured windows against eager ones, with CUDA's graphs acted on the CPU."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from dvrl.agents.actor_critic import ActorCritic
+from dvrl.core import tree
+from dvrl.encoders.config import EncoderConfig, GruConfig, ParticleConfig
+from dvrl.envs.config import MountainHikeConfig
+from dvrl.envs.gym_worlds import GymWorlds
+from dvrl.envs.mountain_hike import MountainHike
+from dvrl.envs.worlds import Worlds
+from dvrl.learners.a2c import A2C
+from dvrl.learners.build import build_engine
+from dvrl.learners.config import A2CConfig
+from dvrl.learners.engine import Eager, Engine
+from dvrl.learners.graph import Graph
+from dvrl.learners.pieces import Pieces
+from dvrl.nets.spaces import Spec
+from dvrl.rollout.segment import start
+from recorded_graphs import Acted
+
+N = 3
+ENCODERS = {
+    "dvrl": ParticleConfig(n_particles=4, h_dim=8, z_dim=6, embed_dim=5),
+    "rnn": GruConfig(h_dim=8, embed_dim=5),
+}
+AGES = torch.tensor([64, 71, 64])
+"""Steps already walked in the mountains."""
+LEARNER = A2CConfig(n_envs=N, n_steps=3, n_grad=6, reward_scale=0.1)
+
+every_encoder = pytest.mark.parametrize("encoder", ENCODERS.values(), ids=ENCODERS)
+cut_or_not = pytest.mark.parametrize("bootstrap_cuts", [False, True])
+
+
+class Stroll(gym.Env):
+    """A walk on a line, cut after a while that differs from episode to episode; it ends early far
+    out, sometimes in the very step of the cut."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+    def __init__(self, discrete: bool) -> None:
+        box = gym.spaces.Box(-1, 1, (1,), np.float32)
+        self.action_space = gym.spaces.Discrete(3) if discrete else box
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None):
+        super().reset(seed=seed)
+        self.place, self.age = 0.0, 0
+        self.limit = int(self.np_random.integers(2, 12))
+        return self.seen(), {}
+
+    def step(self, action):
+        self.place += float(np.sum(action)) / 2 + self.np_random.normal()
+        self.age += 1
+        terminated, truncated = abs(self.place) > 3, self.age == self.limit
+        return self.seen(), -abs(self.place), terminated, truncated, {}
+
+    def seen(self) -> np.ndarray:
+        return np.array([self.place, self.np_random.normal()], np.float32)
+
+
+def strolls(discrete: bool = False) -> GymWorlds:
+    envs = SyncVectorEnv([lambda: Stroll(discrete)] * N, autoreset_mode=AutoresetMode.SAME_STEP)
+    return GymWorlds(envs, seed=5)
+
+
+def hikes() -> MountainHike:
+    return MountainHike(N, 1.0, seed=5)
+
+
+def make(
+    engine: Callable[..., Engine], encoder: EncoderConfig, config: A2CConfig, worlds: Worlds
+) -> Engine:
+    torch.manual_seed(0)
+    spaces = MountainHikeConfig().spaces()
+    if isinstance(worlds, GymWorlds):
+        spaces = worlds.envs.single_observation_space, worlds.envs.single_action_space
+    spec = Spec.from_spaces(*spaces)
+    built = encoder.build(spec)
+    agent = ActorCritic(built, spec.policy(built.feature_dim, 1.0, None))
+    learner = A2C(config, agent, worlds, torch.Generator().manual_seed(1))
+    carry = start(agent, worlds)
+    if isinstance(worlds, MountainHike):
+        worlds.restore(worlds.state() | {"age": AGES.clone()})
+    if engine is Eager:
+        return Eager(learner, carry)
+    return engine(learner, worlds, carry, Acted())
+
+
+def run(engine: Engine, windows: int) -> list:
+    """Results of all windows, and everything that would go on from there."""
+    found = []
+    for i in range(windows):
+        engine.launch(lr=0.01 / (i + 1))
+        results = engine.result()
+        found.append((results.reward.tolist(), results.ended.tolist(), results.metrics))
+    learner = engine.learner
+    tensors = [
+        *tree.named_leaves(engine.carry, "carry").values(),
+        *(learner.optimiser.flat, learner.optimiser.gradient, *learner.optimiser.slots.values()),
+        *learner.worlds.state().values(),
+        learner.generator.get_state(),
+    ]
+    return [*found, [t.tolist() for t in tensors]]
+
+
+# Worlds on the host
+
+
+@cut_or_not
+@every_encoder
+def test_windows_in_pieces_are_eager_windows_to_the_last_bit(encoder, bootstrap_cuts):
+    config = replace(LEARNER, bootstrap_cuts=bootstrap_cuts, normalise_advantage=True)
+    eager = run(make(Eager, encoder, config, strolls()), 6)
+    assert run(make(Pieces, encoder, config, strolls()), 6) == eager
+    ended = np.array([ended for _, ended, _ in eager[:-1]])
+    assert ended.any(axis=(0, 1)).all()  # in every world
+
+
+@pytest.mark.parametrize("window", ["clones", "stale"])
+@pytest.mark.parametrize("recorded", [True, False])
+def test_so_they_are_with_actions_to_choose_and_gradients_step_by_step(window, recorded):
+    encoder = ENCODERS["dvrl"] if recorded else replace(ENCODERS["dvrl"], resample="none")
+    config = replace(LEARNER, bootstrap_cuts=True, window=window, optimiser="adam")
+    runs = [run(make(e, encoder, config, strolls(discrete=True)), 4) for e in (Eager, Pieces)]
+    assert runs[0] == runs[1]
+
+
+def test_the_worlds_are_stepped_once_for_every_step_and_not_for_a_capture():
+    engine = make(Pieces, ENCODERS["rnn"], LEARNER, strolls())
+    steps, step = [], engine.worlds.step_on_host
+    engine.worlds.step_on_host = lambda action: (steps.append(1), step(action))[1]
+    for windows in (1, 2, 3):
+        engine.launch(0.01)
+        engine.result()
+        assert len(steps) == LEARNER.n_grad * windows
+    assert engine.learner.worlds is engine.worlds
+
+
+def test_the_value_behind_a_cut_is_asked_for_only_when_there_was_one():
+    engine = make(Pieces, ENCODERS["rnn"], replace(LEARNER, bootstrap_cuts=True), strolls())
+    cuts, step = [], engine.worlds.step_on_host
+
+    def counted(action):
+        answer = step(action)
+        cuts.append(engine.worlds.cut)
+        return answer
+
+    engine.worlds.step_on_host = counted
+    for _ in range(3):
+        engine.launch(0.01)
+        engine.result()
+    pieces = engine._film.pieces
+    assert len(pieces) == 3 * LEARNER.n_grad + 1  # decide, see, look; and the last update
+    looked = [piece.graph.replays for piece in pieces if piece.only_if_cut]
+    assert looked == np.reshape(cuts, (3, -1)).sum(0).tolist()
+    assert 0 < sum(looked) < len(cuts)
+    assert all(piece.graph.replays == 3 for piece in pieces if not piece.only_if_cut)
+
+
+def test_stale_values_behind_cuts_are_never_seen():
+    config = replace(LEARNER, bootstrap_cuts=True)
+    eager = run(make(Eager, ENCODERS["rnn"], config, strolls()), 3)
+    engine = make(Pieces, ENCODERS["rnn"], config, strolls())
+    launch = engine.launch
+
+    def spoil_and_launch(lr):
+        engine._looks.fill_(torch.nan)
+        launch(lr)
+
+    engine.launch = spoil_and_launch
+    assert run(engine, 3) == eager
+
+
+# Worlds on the device
+
+
+@cut_or_not
+@every_encoder
+def test_windows_as_one_graph_are_eager_windows_to_the_last_bit(encoder, bootstrap_cuts):
+    config = replace(LEARNER, bootstrap_cuts=bootstrap_cuts)
+    eager = run(make(Eager, encoder, config, hikes()), 5)
+    graph = make(Graph, encoder, config, hikes())
+    assert run(graph, 5) == eager
+    assert np.any([ended for _, ended, _ in eager[:-1]])
+    assert len(graph.cuda.graphs) == (3 if bootstrap_cuts else 1)  # no cut, one early, one late
+
+
+# Which engine
+
+
+@pytest.mark.parametrize("worlds", [strolls, hikes])
+def test_without_a_gpu_auto_is_eager_and_graph_is_refused(worlds):
+    eager = make(Eager, ENCODERS["rnn"], LEARNER, worlds())
+    built = build_engine("auto", eager.learner, eager.carry)
+    assert (built.name, built.depth, built.ready) == ("eager", 1, True)
+    with pytest.raises(ValueError, match="needs a GPU, a single process, and worlds that"):
+        build_engine("graph", eager.learner, eager.carry)
+
+
+@pytest.mark.parametrize(("kind", "worlds"), [(Pieces, strolls), (Graph, hikes)])
+def test_a_captured_engine_is_ready_once_it_has_captured(kind, worlds):
+    engine = make(kind, ENCODERS["rnn"], LEARNER, worlds())
+    assert not engine.ready
+    engine.launch(0.01)
+    assert engine.ready
+    assert engine.name == "graph"
+    assert engine.under_way == 1
+    engine.result()
+    assert engine.under_way == 0
