@@ -27,6 +27,15 @@ class Decision(NamedTuple):
     info: Info
 
 
+class Choice(NamedTuple):
+    """One step of an agent whose decisions are judged later."""
+
+    belief: tuple
+    action: Tensor
+    a_t: Float[Tensor, "N A"]
+    info: Info
+
+
 class ActorCritic(nn.Module):
     """pi and V on the encoder's feature, one linear layer each."""
 
@@ -50,23 +59,28 @@ class ActorCritic(nn.Module):
 
     def decide(self, up: Update, noise: Tensor | None) -> Decision:
         """The action that `noise` draws on an updated belief; the likeliest one without."""
-        chosen = self._choose(up.feature, noise)
-        return Decision(up.belief, *chosen, up.loss, up.info)
+        action, a_t = self.choose(up.feature, noise)
+        judged = self.judge(up.feature, action)
+        return Decision(up.belief, action, a_t, *judged, up.loss, up.info)
 
     @fusable
-    def _choose(
+    def choose(
         self, feature: Float[Tensor, "N F"], noise: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Action, its code, log-probability, entropy, value."""
+    ) -> tuple[Tensor, Float[Tensor, "N A"]]:
+        """An action, and its code."""
         law = self.policy.law(feature)
         action = self.policy.mode(law) if noise is None else self.policy.sample(law, noise)
-        value = self.value(feature)[:, 0]
-        return action, self.policy.encode(action), law.log_prob(action), law.entropy(), value
+        return action, self.policy.encode(action)
+
+    @fusable
+    def worth(self, feature: Float[Tensor, "*B F"]) -> Float[Tensor, "*B"]:
+        """V."""
+        return self.value(feature)[..., 0]
 
     @fusable
     def judge(
-        self, feature: Float[Tensor, "T N F"], action: Tensor
-    ) -> tuple[Float[Tensor, "T N"], Float[Tensor, "T N"], Float[Tensor, "T N"]]:
-        """Log-probability of actions taken before, entropy, and value."""
+        self, feature: Float[Tensor, "*B F"], action: Tensor
+    ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"], Float[Tensor, "*B"]]:
+        """Log-probability of actions that were taken, entropy, and value."""
         law = self.policy.law(feature)
-        return law.log_prob(action), law.entropy(), self.value(feature)[..., 0]
+        return law.log_prob(action), law.entropy(), self.worth(feature)

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dvrl import chance
@@ -86,6 +86,7 @@ def hike(
     sigma: float,
     action: Float[Tensor, "N 2"],
     noise: HikeNoise,
+    never: Bool[Tensor, " N"],
 ) -> tuple[Float[Tensor, "N 2"], Int[Tensor, " N"], Float[Tensor, "N 2"], Step]:
     """One step: position and age afterwards, the position reached before a restart, the answer."""
     reached = position + cap(action) + MOVE_STD * noise.move
@@ -97,7 +98,7 @@ def hike(
     position = torch.where(over, centre + noise.start, reached)
     age = torch.where(truncated, 0, age + 1)
     obs = torch.where(over, position + sigma * noise.look_start, final_obs)
-    step = Step(obs, reward, torch.zeros_like(truncated), truncated, final_obs)
+    step = Step(obs, reward, never, truncated, final_obs)
     return position, age, reached, step
 
 
@@ -123,6 +124,7 @@ class MountainHike:
         self.reached = self.position
         """Where the last step led, before ended episodes restarted."""
         self.age: Int[Tensor, " N"] = torch.zeros(n, dtype=torch.long, device=device)
+        self._never = torch.zeros(n, dtype=torch.bool, device=device)
         self.ages = np.zeros(n, int)
         """The same on the host, so that nobody has to ask the device when episodes end."""
         self.cut = False
@@ -141,7 +143,7 @@ class MountainHike:
     def step(self, action: Float[Tensor, "N 2"], noise: HikeNoise | None = None) -> Step:
         noise = self.noise() if noise is None else noise
         self.position, self.age, self.reached, step = hike(
-            self.position, self.age, self.centre, self.sigma, action, noise
+            self.position, self.age, self.centre, self.sigma, action, noise, self._never
         )
         self.ages = (self.ages + 1) % STEPS
         self.cut = bool((self.ages == 0).any())

@@ -16,7 +16,7 @@ from dvrl.fuse import fusable
 from dvrl.learners.config import A2CConfig
 from dvrl.learners.group import ALONE, Group
 from dvrl.learners.optimiser import Optimiser
-from dvrl.rollout.segment import Act, Carry, Outcome, Segment, Tape, collect, record
+from dvrl.rollout.segment import Act, Carry, Outcome, Segment, collect, record
 
 
 class A2C:
@@ -98,8 +98,10 @@ class A2C:
         c = self.config
         if self.recorder is not None:
             self.recorder.begin(self.packed)
-            tape = Tape(self.agent, self.recorder, self.generator)
-            return record(tape, self.worlds, carry, c.n_steps, c.bootstrap_cuts)
+            return record(
+                self.agent, self.recorder, self.generator, self.worlds, carry, c.n_steps,
+                c.bootstrap_cuts,
+            )  # fmt: skip
         return collect(self.agent, self.act(), self.worlds, carry, c.n_steps, c.bootstrap_cuts)
 
     def act(self) -> Act:

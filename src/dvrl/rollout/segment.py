@@ -2,20 +2,22 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from dvrl.agents.actor_critic import ActorCritic, Decision
+from dvrl.agents.actor_critic import ActorCritic, Choice, Decision
 from dvrl.core import tree
-from dvrl.encoders.base import Info, Update
+from dvrl.encoders.base import Info
 from dvrl.encoders.recorder import Recorder
 from dvrl.envs.worlds import Step, Worlds
 from dvrl.fuse import fusable
 
+Chosen = TypeVar("Chosen", Decision, Choice)
 Act = Callable[[tuple, Float[Tensor, "N A"], Float[Tensor, "N *obs"]], Decision]
+Value = Callable[[tuple, Float[Tensor, "N A"], Float[Tensor, "N *obs"]], Float[Tensor, " N"]]
 
 
 class Carry(NamedTuple):
@@ -27,23 +29,35 @@ class Carry(NamedTuple):
     first: Bool[Tensor, " N"]
 
 
-class Segment(NamedTuple):
-    """Experience, `T N`."""
+class Experience(NamedTuple):
+    """What T steps brought."""
 
     reward: Float[Tensor, "T N"]
     terminated: Bool[Tensor, "T N"]
     truncated: Bool[Tensor, "T N"]
     v_end: Float[Tensor, "T N"]
     """Value of what follows an ended episode: 0, or V(last observation) at a cut."""
+    first: Bool[Tensor, "T N"]
+    """Where a step was the first of its episode."""
+    v_boot: Float[Tensor, " N"]
+    """Value of the observation behind the last step."""
+    infos: Sequence[Info]
+
+
+class Segment(NamedTuple):
+    """Experience, and what the agent thinks of it: what the losses are made of, `T N`."""
+
+    reward: Float[Tensor, "T N"]
+    terminated: Bool[Tensor, "T N"]
+    truncated: Bool[Tensor, "T N"]
+    v_end: Float[Tensor, "T N"]
+    first: Bool[Tensor, "T N"]
+    v_boot: Float[Tensor, " N"]
+    infos: Sequence[Info]
     log_prob: Float[Tensor, "T N"]
     entropy: Float[Tensor, "T N"]
     value: Float[Tensor, "T N"]
     model_loss: Float[Tensor, "T N"]
-    v_boot: Float[Tensor, " N"]
-    """Value of the observation behind the segment."""
-    first: Bool[Tensor, "T N"]
-    """Where a step was the first of its episode."""
-    infos: Sequence[Info]
 
     @property
     def ended(self) -> Bool[Tensor, "T N"]:
@@ -79,8 +93,8 @@ def begin(agent: ActorCritic, carry: Carry) -> Carry:
 
 
 def advance(
-    agent: ActorCritic, act: Act, worlds: Worlds, carry: Carry
-) -> tuple[Decision, Step, Carry]:
+    agent: ActorCritic, act: Callable[..., Chosen], worlds: Worlds, carry: Carry
+) -> tuple[Chosen, Step, Carry]:
     """One step everywhere: begin where episodes begin, decide, act, and what to carry on."""
     now = begin(agent, carry)
     decision = act(now.belief, now.a_tm1, now.o_t)
@@ -89,12 +103,37 @@ def advance(
     return decision, step, Carry(decision.belief, decision.a_t, step.obs, ended)
 
 
-def target(
-    look: Act, belief: tuple, a_tm1: Float[Tensor, "N A"], o_t: Float[Tensor, "N *obs"]
-) -> Float[Tensor, " N"]:
-    """Eq. 8's V^-: a target, not a prediction, hence without gradient."""
-    with torch.no_grad():
-        return look(belief, a_tm1, o_t).value
+def act_through(
+    agent: ActorCritic,
+    act: Callable[..., Chosen],
+    value: Value,
+    worlds: Worlds,
+    carry: Carry,
+    n_steps: int,
+    bootstrap_cuts: bool,
+) -> tuple[Experience, list[Chosen], Carry]:
+    """`n_steps` of acting. What serves as a target comes from `value`, without gradient (Eq. 8's
+    V^-).
+
+    With `bootstrap_cuts` a time limit is a cut: the value of the last observation stands for what
+    would have followed. Otherwise it is an end like any other (the paper's choice).
+    """
+    value = torch.no_grad()(value)
+    rows, chosen = [], []
+    nothing = carry.o_t.new_zeros(worlds.n)
+    for _ in range(n_steps):
+        first = carry.first
+        decision, step, carry = advance(agent, act, worlds, carry)
+        last = partial(value, decision.belief, decision.a_t, step.final_obs)
+        v_last = worlds.if_cut(last) if bootstrap_cuts else None
+        v_end = nothing
+        if v_last is not None:
+            v_end = torch.where(step.truncated & ~step.terminated, v_last, nothing)
+        rows.append((step.reward, step.terminated, step.truncated, v_end, first))
+        chosen.append(decision)
+    v_boot = value(*begin(agent, carry)[:3])
+    columns = _stacked(rows)
+    return Experience(*columns, v_boot, [decision.info for decision in chosen]), chosen, carry
 
 
 def collect(
@@ -104,75 +143,50 @@ def collect(
     carry: Carry,
     n_steps: int,
     bootstrap_cuts: bool,
-    look: Act | None = None,
 ) -> tuple[Segment, Carry]:
-    """`n_steps` of acting; `act` is the agent with the parameters the gradient should reach.
+    """A segment; `act` is the agent with the parameters the gradient should reach."""
 
-    With `bootstrap_cuts` a time limit is a cut: the value of the last observation stands for what
-    would have followed. Otherwise it is an end like any other (the paper's choice). Values that
-    serve as targets come from `look`, by default `act`.
-    """
-    look = look or act
-    rows, infos, firsts = [], [], []
-    for _ in range(n_steps):
-        firsts.append(carry.first)
-        decision, step, carry = advance(agent, act, worlds, carry)
-        v_end = torch.zeros_like(step.reward)
-        last = partial(target, look, decision.belief, decision.a_t, step.final_obs)
-        v_last = worlds.if_cut(last) if bootstrap_cuts else None
-        if v_last is not None:
-            v_end = torch.where(step.truncated & ~step.terminated, v_last, v_end)
-        rows.append(
-            (
-                *(step.reward, step.terminated, step.truncated, v_end),
-                *(decision.log_prob, decision.entropy, decision.value, decision.model_loss),
-            )
-        )
-        infos.append(decision.info)
-    v_boot = target(look, *begin(agent, carry)[:3])
-    columns = [torch.stack(column) for column in zip(*rows, strict=True)]
-    return Segment(*columns, v_boot=v_boot, first=torch.stack(firsts), infos=infos), carry
+    def value(*seen) -> Float[Tensor, " N"]:
+        return act(*seen).value
+
+    experience, decisions, carry = act_through(
+        agent, act, value, worlds, carry, n_steps, bootstrap_cuts
+    )
+    judged = _stacked([(d.log_prob, d.entropy, d.value, d.model_loss) for d in decisions])
+    return Segment(*experience, *judged), carry
 
 
 def record(
-    tape: "Tape", worlds: Worlds, carry: Carry, n_steps: int, bootstrap_cuts: bool
+    agent: ActorCritic,
+    recorder: Recorder,
+    generator: torch.Generator,
+    worlds: Worlds,
+    carry: Carry,
+    n_steps: int,
+    bootstrap_cuts: bool,
 ) -> tuple[Segment, Carry]:
     """`collect` by an encoder that acts first and derives later: the same gradients, sooner."""
+
+    def act(*seen) -> Choice:
+        update = recorder.step(*seen, generator)
+        action = agent.choose(update.feature, agent.policy.noise(worlds.n, generator))
+        return Choice(update.belief, *action, update.info)
+
+    def value(*seen) -> Float[Tensor, " N"]:
+        feature = recorder.look(*seen, generator).feature
+        agent.policy.noise(worlds.n, generator)  # as much chance as `collect` spends
+        return agent.worth(feature)
+
     with torch.no_grad():
-        segment, carry = collect(
-            tape.agent, tape.act, worlds, carry, n_steps, bootstrap_cuts, look=tape.look
+        experience, choices, carry = act_through(
+            agent, act, value, worlds, carry, n_steps, bootstrap_cuts
         )
-    return tape.replay(segment), carry
+    feature, loss = recorder.replay(experience.first)
+    judged = agent.judge(feature, torch.stack([choice.action for choice in choices]))
+    return Segment(*experience, *judged, loss), carry
 
 
-class Tape:
-    """An agent that remembers the actions of a segment; its recorder remembers the rest."""
-
-    def __init__(self, agent: ActorCritic, recorder: Recorder, generator: torch.Generator) -> None:
-        self.agent = agent
-        self.recorder = recorder
-        self.generator = generator
-        self.actions: list[Tensor] = []
-
-    def act(
-        self, belief: tuple, a_tm1: Float[Tensor, "N A"], o_t: Float[Tensor, "N *obs"]
-    ) -> Decision:
-        decision = self._decide(self.recorder.step(belief, a_tm1, o_t, self.generator))
-        self.actions.append(decision.action)
-        return decision
-
-    def look(
-        self, belief: tuple, a_tm1: Float[Tensor, "N A"], o_t: Float[Tensor, "N *obs"]
-    ) -> Decision:
-        """Act without remembering."""
-        return self._decide(self.recorder.look(belief, a_tm1, o_t, self.generator))
-
-    def _decide(self, update: Update) -> Decision:
-        noise = self.agent.policy.noise(len(update.feature), self.generator)
-        return self.agent.decide(update, noise)
-
-    def replay(self, segment: Segment) -> Segment:
-        """The segment as a function of parameters."""
-        feature, loss = self.recorder.replay(segment.first)
-        log_prob, entropy, value = self.agent.judge(feature, torch.stack(self.actions))
-        return segment._replace(log_prob=log_prob, entropy=entropy, value=value, model_loss=loss)
+@fusable
+def _stacked(rows: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
+    """Columns over time."""
+    return [torch.stack(column) for column in zip(*rows, strict=True)]
