@@ -39,9 +39,6 @@ class ActingWeights(NamedTuple):
     contexts: Float[Tensor, "C D"]
     """What [x, a] says to all layers: moves, prior, decoder."""
     contexts_bias: Float[Tensor, " C"]
-    summary: Float[Tensor, "G HE"]
-    """Without the column of the particles' weights, with which no row would be aligned."""
-    summary_weight: Float[Tensor, " G"]
 
 
 class Record(NamedTuple):
@@ -69,12 +66,13 @@ class ParticleRecorder(Recorder[Weights, ActingWeights]):
     def _pack(self) -> tuple[Weights, ActingWeights]:
         model, cell = self.model, self.summary
         move_weights, said = model.move_weights(), model.weighing_contexts()
-        summary, bias = new_gate_first(cell.weight_ih), new_gate_first(cell.bias_ih)
-        weighing = WeighWeights(*model.weighing(), summary, bias, cell.weight_hh, cell.bias_hh)
-        return (
-            Weights(move_weights, weighing, *said),
-            ActingWeights(*model.contexts(move_weights), summary[:, :-1], summary[:, -1]),
+        gates, bias = new_gate_first(cell.weight_ih), new_gate_first(cell.bias_ih)
+        of_h, of_e, of_weight = gates.split([cell.hidden_size, model.sizes[2], 1], 1)
+        weighing = WeighWeights(
+            *model.weighing(), of_h, of_e, of_weight[:, 0], bias, cell.weight_hh, cell.bias_hh
         )
+        acting = ActingWeights(*model.contexts(move_weights))
+        return Weights(move_weights, weighing, *said), acting
 
     def _step(
         self,
@@ -154,11 +152,9 @@ class ParticleRecorder(Recorder[Weights, ActingWeights]):
         assert self._kernels is not None
         step, scan = self._kernels
         w, tape = self.weights.weigh, record.tape
-        step_weights = step.StepWeights(
-            *self.weights.move[2:], *w[:8], *self.acting[2:], w.summary_bias
-        )
         gates = step.step(
-            step_weights, self.model.min_var, *belief, u, *self._split(contexts), eps, o_t,
+            (*self.weights.move[2:], *w[:-2]), self.model.min_var,
+            *belief, u, *self._split(contexts), eps, o_t,
             results=(record.ancestors, *record.moved, *tree.leaves(record.slopes),
                      *record.weighed[1:], *tape[:-2]),
             precision=kernels.precision(),

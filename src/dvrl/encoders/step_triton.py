@@ -6,7 +6,6 @@ Held to `_step` by tests in Triton's interpreter.
 """
 
 import math
-from collections import namedtuple
 
 import triton
 import triton.language as tl
@@ -99,8 +98,9 @@ def _systematic(log_w, u, K: tl.constexpr):
 def _step(
     h_prev_ptr, log_w_prev_ptr, u_ptr, context_ptr, c_prior_ptr, c_dec_ptr, eps_ptr, o_ptr,
     state_ptr, state_bias_ptr, head_ptr, head_bias_ptr, embed_ptr, embed_bias_ptr, gates_ptr,
-    prior_ptr, prior_head_ptr, prior_head_bias_ptr, dec_ptr, dec_hidden_ptr, dec_hidden_bias_ptr,
-    dec_head_ptr, dec_head_bias_ptr, summary_ptr, summary_weight_ptr, summary_bias_ptr,
+    prior_ptr, prior_head_ptr, prior_head_bias_ptr, dec_e_ptr, dec_h_ptr, dec_hidden_ptr,
+    dec_hidden_bias_ptr, dec_head_ptr, dec_head_bias_ptr,
+    summary_h_ptr, summary_e_ptr, summary_weight_ptr, summary_bias_ptr,
     ancestors_ptr, h_tm1_ptr, var_ptr, z_ptr, e_ptr, h_ptr,
     hidden_ptr, s_n_ptr, s_u_ptr, s_r_ptr, reset_ptr, keep_ptr, s_var_ptr, s_z_ptr,
     loss_ptr, log_p_z_ptr, log_p_o_ptr, log_q_z_ptr,
@@ -173,8 +173,8 @@ def _step(
 
     # The decoder's first layer.
     x = tl.load(_at(c_dec_ptr, env, D, c_dec_stride))
-    x = _product(h_tm1_ptr, row, dec_ptr + E, E + H, H, CHUNK, PRECISION, x)
-    x = _product(e_ptr, row, dec_ptr, E + H, E, CHUNK, PRECISION, x)
+    x = _product(h_tm1_ptr, row, dec_h_ptr, H, H, CHUNK, PRECISION, x)
+    x = _product(e_ptr, row, dec_e_ptr, E, E, CHUNK, PRECISION, x)
     _keep(d_hidden_ptr, row, real, _relu(x))
 
     # The GRU (Eq. 17).
@@ -233,21 +233,11 @@ def _step(
     r = _bias(summary_bias_ptr + H, H, BLOCK) + weight * _bias(summary_weight_ptr + H, H, BLOCK)
     u = _bias(summary_bias_ptr + 2 * H, H, BLOCK)
     u += weight * _bias(summary_weight_ptr + 2 * H, H, BLOCK)
-    n, r, u = _product(h_ptr, row, summary_ptr, H + E, H, CHUNK, PRECISION, n, r, u)
-    n, r, u = _product(e_ptr, row, summary_ptr + H, H + E, E, CHUNK, PRECISION, n, r, u)
+    n, r, u = _product(h_ptr, row, summary_h_ptr, H, H, CHUNK, PRECISION, n, r, u)
+    n, r, u = _product(e_ptr, row, summary_e_ptr, E, E, CHUNK, PRECISION, n, r, u)
     _keep(out_ptr, row, real, n, 3)
     _keep(out_ptr + H, row, real, r, 3)
     _keep(out_ptr + 2 * H, row, real, u, 3)
-
-
-StepWeights = namedtuple(
-    "StepWeights",
-    "state state_bias head head_bias embed embed_bias gates prior prior_head prior_head_bias dec "
-    "dec_hidden dec_hidden_bias dec_head dec_head_bias summary summary_weight summary_bias",
-)
-"""All contiguous. The first seven as in `MoveWeights`; prior [P, H], of the state alone; heads mean
-first; dec [D, E+H], of phi^z and the state; summary [3H, H+E] and summary_weight [3H]: gates
-(n, r, u), the column of the particle's weight apart, with which no row would be aligned."""
 
 
 def supports(h: int, q: int, e: int, z: int, p: int, d: int, o: int, k: int) -> bool:
@@ -258,20 +248,24 @@ def supports(h: int, q: int, e: int, z: int, p: int, d: int, o: int, k: int) -> 
 
 
 def step(
-    w: StepWeights, min_var: float, h_prev: Tensor, log_w_prev: Tensor, u: Tensor, context: Tensor,
-    c_prior: Tensor, c_dec: Tensor, eps: Tensor, o_t: Tensor, results: tuple[Tensor, ...], *,
+    weights: tuple[Tensor, ...], min_var: float,
+    h_prev: Tensor, log_w_prev: Tensor, u: Tensor, context: Tensor, c_prior: Tensor,
+    c_dec: Tensor, eps: Tensor, o_t: Tensor, results: tuple[Tensor, ...], *,
     precision: str = "tf32x3", envs: int | None = None, num_warps: int = 8, num_stages: int = 3,
     chunk: int = 32,
 ) -> Tensor:  # fmt: skip
-    """The summary's gates [N, K, 3H]. `results` are written: ancestors, the parts of `Moved` and
-    of `Slopes`, of `Weighed` all but the feature, of `WeighTape` what the scan does not write.
+    """The summary's gates [N, K, 3H]. `weights`, all contiguous, are those of `MoveWeights` behind
+    the context and those of `WeighWeights` before the second GRU's state. `results` are written:
+    ancestors, the parts of `Moved` and of `Slopes`, of `Weighed` all but the feature, of
+    `WeighTape` what the scan does not write.
 
     `envs` environments in a program, as many as fill the 16 rows that tensor cores want; `chunk`
     columns of weights at once, `num_stages` of these chunks under way. Of `context`, `c_prior` and
     `c_dec` only the columns must be contiguous."""
     n, k, h = h_prev.shape
-    q, e, z, p = w.head.shape[1], w.gates.shape[1], eps.shape[-1], w.prior.shape[0]
-    d, o = w.dec.shape[0], o_t.shape[-1]
+    _, _, head, _, _, _, of_e, prior, _, _, dec_e, *_ = weights
+    q, e, z, p = head.shape[1], of_e.shape[1], eps.shape[-1], prior.shape[0]
+    d, o = dec_e.shape[0], o_t.shape[-1]
     assert n * k * 3 * h < 2**31, "indices must fit 32 bits"
     padded = triton.next_power_of_2(k)
     envs = envs or max(1, 16 // padded)
@@ -280,7 +274,7 @@ def step(
     contexts = [c if c.stride(1) == 1 else c.contiguous() for c in (context, c_prior, c_dec)]
     _step[(triton.cdiv(n, envs),)](
         h_prev.contiguous(), log_w_prev.contiguous(), u.contiguous(), *contexts, eps.contiguous(),
-        o_t.contiguous(), *w, *results, gates,
+        o_t.contiguous(), *weights, *results, gates,
         n, min_var, *(c.stride(0) for c in contexts),
         K=k, H=h, Q=q, E=e, Z=z, P=p, D=d, OBS=o, ENVS=envs, KP=padded,
         CHUNK=chunk, PRECISION=precision, num_warps=num_warps, num_stages=num_stages,

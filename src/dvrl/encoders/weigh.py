@@ -25,14 +25,17 @@ class WeighWeights(NamedTuple):
     prior_head: Float[Tensor, "Z2 P"]
     """Mean and raw variance."""
     prior_head_bias: Float[Tensor, " Z2"]
-    dec: Float[Tensor, "D EH"]
-    """[phi^z(z), h_{t-1}] -> the decoder's first layer."""
+    dec_e: Float[Tensor, "D E"]
+    """phi^z(z), and below h_{t-1} -> the decoder's first layer."""
+    dec_h: Float[Tensor, "D H"]
     dec_hidden: Float[Tensor, "D D"]
     dec_hidden_bias: Float[Tensor, " D"]
     dec_head: Float[Tensor, "O2 D"]
     dec_head_bias: Float[Tensor, " O2"]
-    summary: Float[Tensor, "G EH1"]
-    """[h, phi^z(z), weight] -> the gates (n, r, u) of the second GRU."""
+    summary_h: Float[Tensor, "G H"]
+    """h, phi^z(z) and weight of a particle -> the gates (n, r, u) of the second GRU."""
+    summary_e: Float[Tensor, "G E"]
+    summary_w: Float[Tensor, " G"]
     summary_bias: Float[Tensor, " G"]
     state: Float[Tensor, "G H"]
     """The second GRU's state -> its gates (r, u, n)."""
@@ -79,7 +82,7 @@ def weigh(
     h_tm1, var, z, e, h = moved
     p_hidden = torch.relu(F.linear(h_tm1, w.prior) + c_prior[:, None])
     p_mean, p_raw = F.linear(p_hidden, w.prior_head, w.prior_head_bias).chunk(2, -1)
-    d_hidden = torch.relu(F.linear(torch.cat([e, h_tm1], -1), w.dec) + c_dec[:, None])
+    d_hidden = torch.relu(F.linear(h_tm1, w.dec_h) + F.linear(e, w.dec_e) + c_dec[:, None])
     d_last = torch.relu(F.linear(d_hidden, w.dec_hidden, w.dec_hidden_bias))
     o_mean, o_raw = F.linear(d_last, w.dec_head, w.dec_head_bias).chunk(2, -1)
 
@@ -89,8 +92,8 @@ def weigh(
     log_w, vanished = smc.revive(log_p_z + log_p_o - log_q_z)  # Eq. 18
     loss = -smc.log_mean_exp(log_w)  # Eq. 19
 
-    particles = torch.cat([h, e, log_w.softmax(-1)[..., None]], -1)
-    gates = F.linear(particles, w.summary, w.summary_bias)
+    gates = F.linear(h, w.summary_h, w.summary_bias) + F.linear(e, w.summary_e)
+    gates = torch.addcmul(gates, log_w.softmax(-1)[..., None], w.summary_w)
     feature, before, scan = scan_taped(gates, w.state, w.state_bias)
     tape = WeighTape(
         p_hidden, p_mean, p_raw, d_hidden, d_last, o_mean, o_raw, log_w, vanished, before, scan
@@ -157,18 +160,16 @@ def _back(
     moved, tape = tree.tree_map(rows, moved), tree.tree_map(rows, tape)
     o_t, d_loss = rows(o_t), rows(d_loss)
     h_tm1, var, z, e, h = moved
-    size, e_dim = h.shape[-1], e.shape[-1]
+    size = h.shape[-1]
 
     # The summary.
     d_gates = scan_back(rows(d_feature).contiguous(), tape.before, tape.scan, w.state)
     g_state, g_in = d_gates[..., size:], d_gates[..., : 3 * size]
     weight = tape.log_w.softmax(-1)
-    particles = torch.cat([h, e, weight[..., None]], -1)
     d_lw = -d_loss[:, None] * weight
     d_h = d_e = None
     if joint:
-        d_h, d_e, d_w = (g_in @ w.summary).split([size, e_dim, 1], -1)
-        d_w = d_w[..., 0]
+        d_h, d_e, d_w = g_in @ w.summary_h, g_in @ w.summary_e, g_in @ w.summary_w
         d_lw = d_lw + weight * (d_w - (weight * d_w).sum(-1, keepdim=True))
     d_lw = d_lw.masked_fill(tape.vanished[:, None], 0.0)[..., None]
 
@@ -179,19 +180,21 @@ def _back(
     g_dhead = _gaussian_back(d_lw, o_t[:, None] - tape.o_mean, tape.o_raw, min_var)
     g_last = (g_dhead @ w.dec_head) * (tape.d_last > 0)
     g_dec = (g_last @ w.dec_hidden) * (tape.d_hidden > 0)
-    d_eh = g_dec @ w.dec
-    d_htm1 = g_prior @ w.prior + d_eh[..., e_dim:]
-    d_e = d_eh[..., :e_dim] if d_e is None else d_e + d_eh[..., :e_dim]
+    d_htm1 = g_prior @ w.prior + g_dec @ w.dec_h
+    d_e = g_dec @ w.dec_e if d_e is None else d_e + g_dec @ w.dec_e
     d_moved = (d_htm1, 0.5 * d_lw / var, d_z, d_e, d_h)
 
-    latent = torch.cat([e, h_tm1], -1)
     weights = (
         _weight(g_prior, h_tm1),
         *_layer(g_phead, tape.p_hidden),
-        _weight(g_dec, latent),
+        _weight(g_dec, e),
+        _weight(g_dec, h_tm1),
         *_layer(g_last, tape.d_hidden),
         *_layer(g_dhead, tape.d_last),
-        *_layer(g_in, particles),
+        _weight(g_in, h),
+        _weight(g_in, e),
+        g_in.flatten(0, -2).t() @ weight.flatten(),
+        g_in.flatten(0, -2).sum(0),
         *_layer(g_state, tape.before),
     )
     results = (g_prior.sum(1), g_dec.sum(1), *d_moved)

@@ -146,17 +146,16 @@ class VRNN(GenerativeModel):
         alone = [F.pad(weight, (blind, 0)) for weight in weights]
         return torch.cat([w.context, *alone]), torch.cat([w.context_bias, *biases])
 
-    def weighing(
-        self,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Prior and decoder apart from their contexts, heads packed: mean first."""
+    def weighing(self) -> list[Tensor]:
+        """Prior and decoder apart from their contexts: the first of `WeighWeights`."""
         prior, decoder = (m.weight[:, : m.split[0]] for m in (self._prior, self._decoder))
-        hidden = self._decoder_hidden
-        return (
+        hidden, e_dim = self._decoder_hidden, self.sizes[2]
+        return [
             prior,
             *self._prior_head.packed(),
-            decoder,
+            decoder[:, :e_dim],
+            decoder[:, e_dim:],
             hidden.weight,
             hidden.bias,
             *self._decoder_head.packed(),
-        )
+        ]
