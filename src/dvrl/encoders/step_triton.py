@@ -240,6 +240,10 @@ def _step(
     _keep(out_ptr + 2 * H, row, real, u, 3)
 
 
+MANY = 256 * 32
+"""Rows from which on programs are plenty."""
+
+
 def supports(h: int, q: int, e: int, z: int, p: int, d: int, o: int, k: int) -> bool:
     """Sizes of h, the proposal's hidden layer, phi^z, z, the hidden layers of prior and decoder and
     of the observation; and particles."""
@@ -251,24 +255,27 @@ def step(
     weights: tuple[Tensor, ...], min_var: float,
     h_prev: Tensor, log_w_prev: Tensor, u: Tensor, context: Tensor, c_prior: Tensor,
     c_dec: Tensor, eps: Tensor, o_t: Tensor, results: tuple[Tensor, ...], *,
-    precision: str = "tf32x3", envs: int | None = None, num_warps: int = 8, num_stages: int = 3,
-    chunk: int = 32,
+    precision: str = "tf32x3", envs: int | None = None, num_warps: int | None = None,
+    num_stages: int | None = None, chunk: int = 32,
 ) -> Tensor:  # fmt: skip
     """The summary's gates [N, K, 3H]. `weights`, all contiguous, are those of `MoveWeights` behind
     the context and those of `WeighWeights` before the second GRU's state. `results` are written:
     ancestors, the parts of `Moved` and of `Slopes`, of `Weighed` all but the feature, of
     `WeighTape` what the scan does not write.
 
-    `envs` environments in a program, as many as fill the 16 rows that tensor cores want; `chunk`
-    columns of weights at once, `num_stages` of these chunks under way. Of `context`, `c_prior` and
-    `c_dec` only the columns must be contiguous."""
+    `envs` environments in a program: as many as fill the 16 rows that tensor cores want, and twice
+    as many where there are more than enough, since they share the weights' way to the chip.
+    `chunk` columns of weights at once, `num_stages` of these chunks under way. Of `context`,
+    `c_prior` and `c_dec` only the columns must be contiguous."""
     n, k, h = h_prev.shape
     _, _, head, _, _, _, of_e, prior, _, _, dec_e, *_ = weights
     q, e, z, p = head.shape[1], of_e.shape[1], eps.shape[-1], prior.shape[0]
     d, o = dec_e.shape[0], o_t.shape[-1]
     assert n * k * 3 * h < 2**31, "indices must fit 32 bits"
     padded = triton.next_power_of_2(k)
-    envs = envs or max(1, 16 // padded)
+    many = n * padded >= MANY and precision == "tf32"  # else registers do not suffice
+    envs = envs or max(1, 16 // padded) * (2 if many else 1)
+    num_warps, num_stages = num_warps or (16 if many else 8), num_stages or (2 if many else 3)
 
     gates = h_prev.new_empty(n, k, 3 * h)
     contexts = [c if c.stride(1) == 1 else c.contiguous() for c in (context, c_prior, c_dec)]
