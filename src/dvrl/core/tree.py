@@ -44,8 +44,8 @@ def copy(into: Tree, values: Tree) -> None:
     """Overwrite the leaves of `into`, all of one type at once."""
     pairs = list(zip(leaves(into), leaves(values), strict=True))
     for dtype in {a.dtype for a, _ in pairs}:
-        of_type = [pair for pair in pairs if pair[0].dtype == dtype]
-        torch._foreach_copy_(*(list(side) for side in zip(*of_type, strict=True)))
+        targets, sources = zip(*(pair for pair in pairs if pair[0].dtype == dtype), strict=True)
+        torch._foreach_copy_(targets, sources)  # type: ignore[reportPrivateImportUsage]
 
 
 def at(tree: Tree, i: int) -> Tree:

@@ -102,7 +102,7 @@ class Record(NamedTuple):
     slopes: gru.GruSlopes
 
 
-class GruRecorder(Recorder[gru.GruWeights, tuple]):
+class GruRecorder(Recorder[GruBelief, gru.GruWeights, tuple]):
     """`GruEncoder` with its recurrence recorded (core.gru)."""
 
     def __init__(self, encoder: GruEncoder) -> None:

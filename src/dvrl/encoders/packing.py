@@ -17,6 +17,7 @@ from dvrl.fuse import fusable
 
 Derived = TypeVar("Derived", bound=tuple)
 Acting = TypeVar("Acting", bound=tuple)
+Tree = TypeVar("Tree", bound=tuple)
 ALIGNED = 32
 """A row's length is a multiple of this."""
 
@@ -101,7 +102,7 @@ def _inverse(once: Float[Tensor, " D"], positions: Float[Tensor, " P"]) -> Int[T
     return places[order]
 
 
-def _unpacked(like: tuple, part: Tensor) -> tuple:
+def _unpacked(like: Tree, part: Tensor) -> Tree:
     shapes = [x.shape for x in tree.leaves(like)]
     pieces = iter(part.split([shape.numel() for shape in shapes], -1))
     return tree.tree_map(lambda x: next(pieces).unflatten(-1, x.shape), like)

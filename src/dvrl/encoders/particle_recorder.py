@@ -51,7 +51,7 @@ class Record(NamedTuple):
     tape: WeighTape
 
 
-class ParticleRecorder(Recorder[Weights, ActingWeights]):
+class ParticleRecorder(Recorder[ParticleBelief, Weights, ActingWeights]):
     """`ParticleEncoder` with moves and weights recorded (models.replay, encoders.weigh)."""
 
     def __init__(self, encoder: ParticleEncoder, model: VRNN, summary: nn.GRUCell) -> None:
@@ -65,14 +65,20 @@ class ParticleRecorder(Recorder[Weights, ActingWeights]):
 
     def _pack(self) -> tuple[Weights, ActingWeights]:
         model, cell = self.model, self.summary
-        move_weights, said = model.move_weights(), model.weighing_contexts()
+        move_weights = model.move_weights()
         gates, bias = new_gate_first(cell.weight_ih), new_gate_first(cell.bias_ih)
         of_h, of_e, of_weight = gates.split([cell.hidden_size, model.sizes[2], 1], 1)
         weighing = WeighWeights(
-            *model.weighing(), of_h, of_e, of_weight[:, 0], bias, cell.weight_hh, cell.bias_hh
+            **model.weighing(),
+            summary_h=of_h,
+            summary_e=of_e,
+            summary_w=of_weight[:, 0],
+            summary_bias=bias,
+            state=cell.weight_hh,
+            state_bias=cell.bias_hh,
         )
         acting = ActingWeights(*model.contexts(move_weights))
-        return Weights(move_weights, weighing, *said), acting
+        return Weights(move_weights, weighing, *model.weighing_contexts()), acting
 
     def _step(
         self,
@@ -91,15 +97,20 @@ class ParticleRecorder(Recorder[Weights, ActingWeights]):
             if t is not None:
                 tree.copy(self._records.at(t, self._length, lambda: record), record)
         else:
-            room, *place = (
-                (self._unremembered, 0, 1) if t is None else (self._records, t, self._length)
-            )
-            record = room.at(*place, lambda: self._blank(belief))
+            record = self._place(t, belief)
             self._by_kernel(record, *given)
-        weighed, tape = record.weighed, record.tape
-        info = ParticleInfo(tape.log_w, record.ancestors, *weighed[2:], tape.vanished, tape.o_mean)
+        (_, _, *terms), tape = record.weighed, record.tape
+        info = ParticleInfo._make(
+            (tape.log_w, record.ancestors, *terms, tape.vanished, tape.o_mean)
+        )
         carried = ParticleBelief(record.moved.h, tape.log_w)
-        return Update(carried, weighed.feature, weighed.loss, info)
+        return Update(carried, record.weighed.feature, record.weighed.loss, info)
+
+    def _place(self, t: int | None, belief: ParticleBelief) -> Record:
+        """Where a step is written."""
+        if t is None:
+            return self._unremembered.at(0, 1, lambda: self._blank(belief))
+        return self._records.at(t, self._length, lambda: self._blank(belief))
 
     @fusable
     def _look(self, weights: ActingWeights, a_tm1: Tensor, o_t: Tensor) -> Float[Tensor, "N C"]:
@@ -173,16 +184,17 @@ class ParticleRecorder(Recorder[Weights, ActingWeights]):
         def weights(count: int) -> list[Tensor]:
             return [belief.h.new_empty(n, k) for _ in range(count)]
 
+        ancestors = belief.h.new_empty(n, k, dtype=torch.int64)
+        vanished = belief.h.new_empty(n, dtype=torch.bool)
+        feature, loss = belief.h.new_empty(n, h), belief.h.new_empty(n)
+        hidden, d_var, d_z = new(q, z, z)
         return Record(
-            belief.h.new_empty(n, k, dtype=torch.int64),
-            Moved(*new(h, z, z, e, h)),
-            Slopes(*new(q), gru.GruSlopes(*new(h, h, h, h, h)), *new(z, z)),
-            Weighed(belief.h.new_empty(n, h), belief.h.new_empty(n), *weights(3)),
-            WeighTape(
-                *new(p, z, z, d, d, o, o), *weights(1), belief.h.new_empty(n, dtype=torch.bool),
-                *new(h, 4 * h),
-            ),
-        )  # fmt: skip
+            ancestors,
+            Moved._make(new(h, z, z, e, h)),
+            Slopes(hidden, gru.GruSlopes._make(new(h, h, h, h, h)), d_var, d_z),
+            Weighed._make([feature, loss, *weights(3)]),
+            WeighTape._make([*new(p, z, z, d, d, o, o), *weights(1), vanished, *new(h, 4 * h)]),
+        )
 
     def replay(self, first: Bool[Tensor, "L N"]) -> Replayed:
         inputs, records = self._inputs(first), self._records.until(self.step_count)
@@ -212,8 +224,8 @@ class ParticleRecorder(Recorder[Weights, ActingWeights]):
         """[x, a] of all steps; and what a says to prior and decoder in the newest."""
         a, x = self._embeddings(embeddings, inputs)
         newest = a[-self.n_steps :]
-        said = (F.linear(newest, *layer) for layer in (prior_context, dec_context))
-        return torch.cat([x, a], -1), *said
+        c_prior, c_dec = F.linear(newest, *prior_context), F.linear(newest, *dec_context)
+        return torch.cat([x, a], -1), c_prior, c_dec
 
     def _results(self) -> Walked:
         """Where walks write; the same place every time."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from dvrl.core import tree
-from dvrl.encoders.base import Update
+from dvrl.encoders.base import Belief, Update
 from dvrl.encoders.packing import Acting, Derived, Packing
 
 Tree = TypeVar("Tree", bound=tuple)
@@ -59,7 +59,7 @@ class _Row(NamedTuple):
     parameters: Float[Tensor, "*S Q"]
 
 
-class Recorder(ABC, Generic[Derived, Acting]):
+class Recorder(ABC, Generic[Belief, Derived, Acting]):
     """Embeddings of what was sensed are derived by autograd, with the weights each segment had; of
     all other packed parameters the gradient is asked for in the newest segment alone."""
 
@@ -110,7 +110,7 @@ class Recorder(ABC, Generic[Derived, Acting]):
 
     def step(
         self,
-        belief: tuple,
+        belief: Belief,
         a_tm1: Float[Tensor, "N A"],
         o_t: Float[Tensor, "N *obs"],
         generator: torch.Generator,
@@ -123,7 +123,7 @@ class Recorder(ABC, Generic[Derived, Acting]):
 
     def look(
         self,
-        belief: tuple,
+        belief: Belief,
         a_tm1: Float[Tensor, "N A"],
         o_t: Float[Tensor, "N *obs"],
         generator: torch.Generator,
@@ -134,7 +134,7 @@ class Recorder(ABC, Generic[Derived, Acting]):
     @abstractmethod
     def _step(
         self,
-        belief: tuple,
+        belief: Belief,
         a_tm1: Float[Tensor, "N A"],
         o_t: Float[Tensor, "N *obs"],
         generator: torch.Generator,
@@ -152,7 +152,8 @@ class Recorder(ABC, Generic[Derived, Acting]):
 
     def _inputs(self, first: Bool[Tensor, "L N"]) -> Sensed:
         """What was given in all steps of the window so far."""
-        given = Sensed(*(torch.stack(x) for x in zip(*self._given, strict=True)), first)
+        a_tm1, o_t = (torch.stack(x) for x in zip(*self._given, strict=True))
+        given = Sensed(a_tm1, o_t, first)
         tree.copy(self._sensed.at(self.segment, self.segments, lambda: given), given)
         return tree.tree_map(lambda x: x.flatten(0, 1), self._sensed.until(self.segment + 1))
 
@@ -160,11 +161,9 @@ class Recorder(ABC, Generic[Derived, Acting]):
         self, leaf: Float[Tensor, "S E"], inputs: Sensed
     ) -> tuple[Float[Tensor, "T N D"], Float[Tensor, "T N D"]]:
         """Of actions and observations, each segment's by its own weights."""
-        parts = iter(leaf.split(self._embedding_sizes, 1))
-        return tuple(
-            _batched(module, parts, x, leaf.shape[0])
-            for module, x in ((self.embed_action, inputs.a_tm1), (self.embed_obs, inputs.o_t))
-        )
+        parts, segments = iter(leaf.split(self._embedding_sizes, 1)), leaf.shape[0]
+        a = _batched(self.embed_action, parts, inputs.a_tm1, segments)
+        return a, _batched(self.embed_obs, parts, inputs.o_t, segments)
 
 
 def _batched(

@@ -136,7 +136,8 @@ class _Replay(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         d_feature, d_loss = grads
-        g = _back(ctx.weights, *ctx.given, ctx.moved, ctx.tape, d_feature, d_loss)
+        o_t, min_var, joint = ctx.given
+        g = _back(ctx.weights, o_t, min_var, joint, ctx.moved, ctx.tape, d_feature, d_loss)
         return None, None, None, *g
 
 

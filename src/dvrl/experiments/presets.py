@@ -61,7 +61,7 @@ def _policy(world: WorldConfig) -> PolicyConfig:
 def _tuned(agent: str, world: WorldConfig) -> RunConfig:
     """The paper's networks with the steady learner."""
     encoder = _encoder(agent, ParticleConfig(), GruConfig())
-    learner = replace(STEADY, n_envs=64, lr=3e-4, anneal_steps=3_000_000)
+    learner = replace(STEADY, n_envs=64, gamma=0.97, lr=6e-4, anneal_steps=3_000_000)
     return RunConfig(world, encoder, _policy(world), learner, steps=3_000_000)
 
 

@@ -201,8 +201,8 @@ def room_for_walk(moved: Moved, slopes: Slopes) -> Walked:
     """Room for the results of a walk through these steps."""
     *batch, size = moved.h.shape
     sizes = 4 * size + slopes.hidden.shape[-1], 2 * moved.z.shape[-1], moved.e.shape[-1]
-    parts = (moved.h.new_empty(*batch, size) for size in sizes)
-    return Walked(*parts, moved.h.new_empty(*batch[:2], sum(sizes)))
+    gates, head, e = (moved.h.new_empty(*batch, size) for size in sizes)
+    return Walked(gates, head, e, moved.h.new_empty(*batch[:2], sum(sizes)))
 
 
 def _gradients(

@@ -117,9 +117,8 @@ class VRNN(GenerativeModel):
 
     def move_weights(self) -> MoveWeights:
         """What moves particles - phi^z, proposal and transition - packed for `models.replay`."""
-        embed, q, head, cell = (
-            self.embed_latent[0], self._proposal, self._proposal_head, self._transition
-        )  # fmt: skip
+        q, head, cell = self._proposal, self._proposal_head, self._transition
+        embed, embed_bias = self.embed_latent.parameters()
         w_own, w_context = cell.weight_ih.split(cell.split, 1)
         q_own, q_context = q.weight.split(q.split, 1)
         head_weight, head_bias = head.packed()
@@ -130,14 +129,18 @@ class VRNN(GenerativeModel):
             state_bias=torch.cat([cell.bias_hh, q.bias]),
             head=head_weight,
             head_bias=head_bias,
-            embed=embed.weight,
-            embed_bias=embed.bias,
+            embed=embed,
+            embed_bias=embed_bias,
             gates=new_gate_first(w_own),
         )
 
-    def weighing_contexts(self) -> list[Affine]:
+    def weighing_contexts(self) -> tuple[Affine, Affine]:
         """The layers by which a speaks to prior and decoder."""
-        return [Affine(m.weight[:, m.split[0] :], m.bias) for m in (self._prior, self._decoder)]
+        prior, decoder = self._prior, self._decoder
+        return (
+            Affine(prior.weight[:, prior.split[0] :], prior.bias),
+            Affine(decoder.weight[:, decoder.split[0] :], decoder.bias),
+        )
 
     def contexts(self, w: MoveWeights) -> tuple[Tensor, Tensor]:
         """What [x, a] says to moves, prior and decoder as one layer; the latter two see only a."""
@@ -146,16 +149,20 @@ class VRNN(GenerativeModel):
         alone = [F.pad(weight, (blind, 0)) for weight in weights]
         return torch.cat([w.context, *alone]), torch.cat([w.context_bias, *biases])
 
-    def weighing(self) -> list[Tensor]:
-        """Prior and decoder apart from their contexts: the first of `WeighWeights`."""
+    def weighing(self) -> dict[str, Tensor]:
+        """Prior and decoder apart from their contexts, by the names of `WeighWeights`."""
         prior, decoder = (m.weight[:, : m.split[0]] for m in (self._prior, self._decoder))
-        hidden, e_dim = self._decoder_hidden, self.sizes[2]
-        return [
-            prior,
-            *self._prior_head.packed(),
-            decoder[:, :e_dim],
-            decoder[:, e_dim:],
-            hidden.weight,
-            hidden.bias,
-            *self._decoder_head.packed(),
-        ]
+        prior_head, prior_head_bias = self._prior_head.packed()
+        dec_head, dec_head_bias = self._decoder_head.packed()
+        e_dim = self.sizes[2]
+        return {
+            "prior": prior,
+            "prior_head": prior_head,
+            "prior_head_bias": prior_head_bias,
+            "dec_e": decoder[:, :e_dim],
+            "dec_h": decoder[:, e_dim:],
+            "dec_hidden": self._decoder_hidden.weight,
+            "dec_hidden_bias": self._decoder_hidden.bias,
+            "dec_head": dec_head,
+            "dec_head_bias": dec_head_bias,
+        }
