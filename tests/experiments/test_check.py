@@ -14,6 +14,8 @@ from dvrl.learners.pieces import Pieces
 from dvrl.runs import trainer
 from recorded_graphs import Acted
 
+pytestmark = pytest.mark.usefixtures("fixed_shapes")
+
 SMALL = {"dvrl": ParticleConfig(3, 8, 4, 6), "rnn": GruConfig(8, 6)}
 
 

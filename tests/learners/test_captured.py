@@ -26,6 +26,8 @@ from dvrl.nets.spaces import Spec
 from dvrl.rollout.segment import start
 from recorded_graphs import Acted
 
+pytestmark = pytest.mark.usefixtures("fixed_shapes")
+
 N = 3
 ENCODERS = {
     "dvrl": ParticleConfig(n_particles=4, h_dim=8, z_dim=6, embed_dim=5),

@@ -4,7 +4,14 @@ import torch
 from torch import Tensor
 
 from dvrl.core.gru import GruSlopes
-from dvrl.models.replay import Injected, Moved, MoveWeights, Slopes, Walk, room_for_walk, walk_back
+from dvrl.models.walk import (
+    Injected,
+    MoveWeights,
+    Slopes,
+    Walk,
+    room_for_walk,
+    walk_back,
+)
 from interpreted import cases_checked, needs_triton
 
 CASES = [
@@ -36,7 +43,7 @@ def draw(segments: int, per_segment: int, n: int, k: int, size: int) -> tuple[Wa
     slopes = Slopes(some(*batch, size).relu(), gru, torch.rand(*batch, size), some(*batch, size))
     first, ancestors = torch.rand(batch[:2]) < 0.3, torch.randint(k, batch)
     h_tm1, z, e = some(3, *batch, size).relu()
-    room = room_for_walk(Moved(h_tm1, z, z, e, h_tm1), slopes)
+    room = room_for_walk(h_tm1, z, e, size)
     walk = Walk(weights, first, ancestors, h_tm1, z, e, slopes, room)
     return walk, Injected(*some(5, per_segment, *batch[1:], size))
 
@@ -45,6 +52,24 @@ def doubled(x):
     if isinstance(x, Tensor):
         return x.double() if x.is_floating_point() else x
     return x if x is None else type(x)(*map(doubled, x))
+
+
+def test_survivors_alone_carry_all_gradients(monkeypatch):
+    """Rows of particles without offspring are zero: leaving them out changes no product."""
+    given_rows, products, sums = {}, {}, {}
+    for alone in (True, False):
+        walk, given = map(doubled, draw(3, 2, 4, 6, 16))
+        walk = walk._replace(ancestors=walk.ancestors % 3)
+        walk = walk._replace(room=room_for_walk(walk.h_tm1, walk.z, walk.e, 16))
+        monkeypatch.setattr("dvrl.models.walk.survivors_suffice", lambda x, alone=alone: alone)
+        parts = way_back(walk, given)
+        given_rows[alone] = sum(len(part.e) for part in parts)
+        pairs = [(0, 3), (1, 4), (2, 5), (0, 6)]
+        products[alone] = [sum(part[g].t() @ part[x] for part in parts) for g, x in pairs]
+        sums[alone] = walk.room.sums
+    assert given_rows[True] < 0.7 * given_rows[False]
+    torch.testing.assert_close(products[True], products[False], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(sums[True], sums[False], rtol=1e-12, atol=1e-12)
 
 
 @needs_triton
@@ -59,9 +84,10 @@ def main() -> None:
     for *sizes, missing in CASES:
         walk, given = draw(*sizes)
         given = given._replace(**dict.fromkeys(missing))
-        wanted = walk_back(doubled(walk), doubled(given))
-        got = walk_triton.walk_back(walk, given)
-        for a, b in zip(got, wanted, strict=True):
+        reference = doubled(walk)
+        walk_back(reference, doubled(given))
+        walk_triton.walk_back(walk, given)
+        for a, b in zip(walk.room, reference.room, strict=True):
             torch.testing.assert_close(a.double(), b, rtol=1e-4, atol=5e-5)
         print("checked", *sizes, missing)
 

@@ -17,9 +17,10 @@ from dvrl.encoders.recorder import Recorder, Replayed, Room, Sensed
 from dvrl.encoders.weigh import Weighed, WeighTape, WeighWeights, weigh
 from dvrl.encoders.weigh import replay as replay_weights
 from dvrl.fuse import fusable, product
-from dvrl.models.replay import Moved, MoveWeights, Slopes, Walk, Walked, move, room_for_walk
+from dvrl.models.replay import Moved, move
 from dvrl.models.replay import replay as replay_moves
 from dvrl.models.vrnn import VRNN
+from dvrl.models.walk import MoveWeights, Slopes, Walk, Walked, room_for_walk
 from dvrl.nets.layers import Affine, new_gate_first
 
 
@@ -231,5 +232,6 @@ class ParticleRecorder(Recorder[ParticleBelief, Weights, ActingWeights]):
         """Where walks write; the same place every time."""
         if self._walked is None:
             assert self._records.rows is not None
-            self._walked = room_for_walk(self._records.rows.moved, self._records.rows.slopes)
+            _, moved, slopes, *_ = self._records.rows
+            self._walked = room_for_walk(moved.h, moved.z, moved.e, slopes.hidden.shape[-1])
         return tree.tree_map(lambda x: x[: self.step_count], self._walked)

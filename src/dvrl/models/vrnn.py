@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dvrl.core.laws import Gaussian
-from dvrl.models.replay import MoveWeights
+from dvrl.models.walk import MoveWeights
 from dvrl.nets.layers import (
     Affine,
     ContextGRUCell,

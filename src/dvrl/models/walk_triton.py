@@ -1,7 +1,7 @@
-"""The walk of models.replay as one kernel on a GPU: a program per environment, all its steps.
+"""The walk of models.walk as one kernel on a GPU: a program per environment, all its steps.
 
 What flows back in time stays in registers. The weights do not fit, and are read again every step
-from the cache that all programs share. Held to models.replay's own loop by tests in Triton's
+from the cache that all programs share. Held to models.walk's own loop by tests in Triton's
 interpreter.
 """
 
@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 if TYPE_CHECKING:
-    from dvrl.models.replay import Injected, Walk, Walked
+    from dvrl.models.walk import Injected, Walk
 
 
 @triton.jit
@@ -161,8 +161,8 @@ def walk_back(
     num_warps: int = 8,
     num_stages: int = 4,
     chunk: int = 32,
-) -> "Walked":
-    """models.replay.walk_back; `chunk` rows of weights at once, `num_stages` of these under way."""
+) -> None:
+    """models.walk.walk_back; `chunk` rows of weights at once, `num_stages` of these under way."""
     steps, n, k, h = walk.h_tm1.shape
     w, slopes, segments = walk.weights, walk.slopes, walk.weights.state.shape[0]
     sizes = {"H": h, "Q": slopes.hidden.shape[-1], "E": walk.e.shape[-1], "Z": walk.z.shape[-1]}
@@ -180,4 +180,3 @@ def walk_back(
         CHUNK=min(chunk, *sizes.values()), PRECISION=precision,
         num_warps=num_warps, num_stages=num_stages, **sizes,
     )  # fmt: skip
-    return walk.room
