@@ -11,6 +11,7 @@ from dvrl.models.walk import (
     Walk,
     room_for_walk,
     walk_back,
+    way_back,
 )
 from interpreted import cases_checked, needs_triton
 
