@@ -74,7 +74,7 @@ class Packing(Generic[Derived, Acting]):
     ) -> list[Float[Tensor, " _"]]:
         """Gradients of a row's first part in every segment, and of the second, as parts of the
         gradient of `parameters`: what a parameter does in each segment adds up."""
-        return [embeddings.sum(0), derived[self._inverse]]
+        return [embeddings.sum(0), derived.index_select(0, self._inverse)]
 
 
 class _Packed(nn.Module):
@@ -91,7 +91,7 @@ class _Packed(nn.Module):
 
 @fusable
 def _choose(row: Tensor, flat: Tensor, chosen: Tensor, there: Tensor) -> None:
-    row.copy_(flat[chosen] * there)
+    row.copy_(flat.index_select(0, chosen) * there)
 
 
 def _inverse(once: Float[Tensor, " D"], positions: Float[Tensor, " P"]) -> Int[Tensor, " P"]:

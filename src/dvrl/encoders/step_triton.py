@@ -104,7 +104,7 @@ def _step(
     ancestors_ptr, h_tm1_ptr, var_ptr, z_ptr, e_ptr, h_ptr,
     hidden_ptr, s_n_ptr, s_u_ptr, s_r_ptr, reset_ptr, keep_ptr, s_var_ptr, s_z_ptr,
     loss_ptr, log_p_z_ptr, log_p_o_ptr, log_q_z_ptr,
-    p_hidden_ptr, p_mean_ptr, p_raw_ptr, d_hidden_ptr, d_last_ptr, o_mean_ptr, o_raw_ptr,
+    p_hidden_ptr, p_mean_ptr, p_var_ptr, d_hidden_ptr, d_last_ptr, o_mean_ptr, o_var_ptr,
     log_w_ptr, vanished_ptr, out_ptr,
     n_envs, min_var, context_stride, c_prior_stride, c_dec_stride,
     K: tl.constexpr, H: tl.constexpr, Q: tl.constexpr, E: tl.constexpr, Z: tl.constexpr,
@@ -160,8 +160,8 @@ def _step(
     raw = _bias(prior_head_bias_ptr + Z, Z, BLOCK)
     mean, raw = _product(p_hidden_ptr, row, prior_head_ptr, P, P, CHUNK, PRECISION, mean, raw)
     _keep(p_mean_ptr, row, real, mean)
-    _keep(p_raw_ptr, row, real, raw)
     var = _variance(raw, min_var)
+    _keep(p_var_ptr, row, real, var)
     log_p_z = -0.5 * (tl.sum((z - mean) * (z - mean) / var + tl.log(var), 1) + Z * LOG_2PI)
     tl.debug_barrier()
 
@@ -207,8 +207,8 @@ def _step(
         mean = tl.sum(x * _bias(dec_head_ptr + i * D, D, BLOCK), 1) + tl.load(dec_head_bias_ptr + i)
         raw = tl.sum(x * _bias(dec_head_ptr + (OBS + i) * D, D, BLOCK), 1)
         raw += tl.load(dec_head_bias_ptr + OBS + i)
-        tl.store(o_raw_ptr + row * OBS + i, raw, mask=real)
         var = _variance(raw, min_var)
+        tl.store(o_var_ptr + row * OBS + i, var, mask=real)
         miss = tl.load(o_ptr + env * OBS + i) - mean
         terms += miss * miss / var + tl.log(var)
         tl.store(o_mean_ptr + row * OBS + i, mean, mask=real)

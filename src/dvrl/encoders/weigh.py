@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from dvrl.core import smc, tree
+from dvrl.core import smc
 from dvrl.core.laws import Gaussian, log_prob_of_sample
 from dvrl.core.scan import scan_back, scan_taped
 from dvrl.fuse import fusable
@@ -43,15 +43,15 @@ class WeighWeights(NamedTuple):
 
 
 class WeighTape(NamedTuple):
-    """What only the way back needs; raw variances are those before softplus."""
+    """What only the way back needs."""
 
     p_hidden: Float[Tensor, "*B K P"]
     p_mean: Float[Tensor, "*B K Z"]
-    p_raw: Float[Tensor, "*B K Z"]
+    p_var: Float[Tensor, "*B K Z"]
     d_hidden: Float[Tensor, "*B K D"]
     d_last: Float[Tensor, "*B K D"]
     o_mean: Float[Tensor, "*B K O"]
-    o_raw: Float[Tensor, "*B K O"]
+    o_var: Float[Tensor, "*B K O"]
     log_w: Float[Tensor, "*B K"]
     vanished: Bool[Tensor, "*B"]
     before: Float[Tensor, "*B K H"]
@@ -86,8 +86,9 @@ def weigh(
     d_last = torch.relu(F.linear(d_hidden, w.dec_hidden, w.dec_hidden_bias))
     o_mean, o_raw = F.linear(d_last, w.dec_head, w.dec_head_bias).chunk(2, -1)
 
-    log_p_z = Gaussian(p_mean, F.softplus(p_raw) + min_var).log_prob(z)
-    log_p_o = Gaussian(o_mean, F.softplus(o_raw) + min_var).log_prob(o_t[:, None])
+    p_var, o_var = F.softplus(p_raw) + min_var, F.softplus(o_raw) + min_var
+    log_p_z = Gaussian(p_mean, p_var).log_prob(z)
+    log_p_o = Gaussian(o_mean, o_var).log_prob(o_t[:, None])
     log_q_z = log_prob_of_sample(var, eps)
     log_w, vanished = smc.revive(log_p_z + log_p_o - log_q_z)  # Eq. 18
     loss = -smc.log_mean_exp(log_w)  # Eq. 19
@@ -96,7 +97,7 @@ def weigh(
     gates = torch.addcmul(gates, log_w.softmax(-1)[..., None], w.summary_w)
     feature, before, scan = scan_taped(gates, w.state, w.state_bias)
     tape = WeighTape(
-        p_hidden, p_mean, p_raw, d_hidden, d_last, o_mean, o_raw, log_w, vanished, before, scan
+        p_hidden, p_mean, p_var, d_hidden, d_last, o_mean, o_var, log_w, vanished, before, scan
     )
     return Weighed(feature, loss, log_p_z, log_p_o, log_q_z), tape
 
@@ -153,65 +154,69 @@ def _back(
     d_loss: Float[Tensor, "T N"],
 ) -> tuple[Tensor | None, ...]:
     """Gradients of contexts, moves and weights, in the order of `_Replay`'s inputs."""
-    steps = d_loss.shape
+    steps, k = d_loss.shape, tape.log_w.shape[-1]
 
-    def rows(x: Tensor) -> Tensor:  # T, N, ... -> B, ...
-        return x.flatten(0, 1)
+    def rows(x: Tensor) -> Tensor:  # T, N, K, D -> R, D
+        return x.flatten(0, -2)
 
-    moved, tape = tree.tree_map(rows, moved), tree.tree_map(rows, tape)
-    o_t, d_loss = rows(o_t), rows(d_loss)
-    h_tm1, var, z, e, h = moved
+    h_tm1, var, z, e, h = (rows(x) for x in moved)
+    p_hidden, p_mean, p_var, d_hidden, d_last, o_mean, o_var = (rows(x) for x in tape[:7])
     size = h.shape[-1]
 
     # The summary.
-    d_gates = scan_back(rows(d_feature).contiguous(), tape.before, tape.scan, w.state)
-    g_state, g_in = d_gates[..., size:], d_gates[..., : 3 * size]
+    scanned = (x.flatten(0, 1) for x in (d_feature, tape.before, tape.scan))
+    d_gates = rows(scan_back(*scanned, w.state))
+    g_in, g_state, gate_sums = d_gates[:, : 3 * size], d_gates[:, size:], d_gates.sum(0)
     weight = tape.log_w.softmax(-1)
-    d_lw = -d_loss[:, None] * weight
+    d_lw = -d_loss[..., None] * weight
     d_h = d_e = None
     if joint:
         d_h, d_e, d_w = g_in @ w.summary_h, g_in @ w.summary_e, g_in @ w.summary_w
+        d_w = d_w.view_as(weight)
         d_lw = d_lw + weight * (d_w - (weight * d_w).sum(-1, keepdim=True))
-    d_lw = d_lw.masked_fill(tape.vanished[:, None], 0.0)[..., None]
+    d_lw = d_lw.masked_fill(tape.vanished[..., None], 0.0).flatten()[:, None]
 
     # Prior, decoder and proposal.
-    g_phead = _gaussian_back(d_lw, z - tape.p_mean, tape.p_raw, min_var)
-    d_z = -g_phead[..., : z.shape[-1]]
-    g_prior = (g_phead @ w.prior_head) * (tape.p_hidden > 0)
-    g_dhead = _gaussian_back(d_lw, o_t[:, None] - tape.o_mean, tape.o_raw, min_var)
-    g_last = (g_dhead @ w.dec_head) * (tape.d_last > 0)
-    g_dec = (g_last @ w.dec_hidden) * (tape.d_hidden > 0)
-    d_htm1 = g_prior @ w.prior + g_dec @ w.dec_h
-    d_e = g_dec @ w.dec_e if d_e is None else d_e + g_dec @ w.dec_e
+    g_phead = _gaussian_back(d_lw, z - p_mean, p_var, min_var)
+    d_z = -g_phead[:, : z.shape[-1]]
+    g_prior = _through_relu(g_phead @ w.prior_head, p_hidden)
+    miss = rows(o_t[:, :, None] - o_mean.unflatten(0, (*steps, k)))
+    g_dhead = _gaussian_back(d_lw, miss, o_var, min_var)
+    g_last = _through_relu(g_dhead @ w.dec_head, d_last)
+    g_dec = _through_relu(g_last @ w.dec_hidden, d_hidden)
+    d_htm1 = torch.addmm(g_prior @ w.prior, g_dec, w.dec_h)
+    d_e = g_dec @ w.dec_e if d_e is None else torch.addmm(d_e, g_dec, w.dec_e)
     d_moved = (d_htm1, 0.5 * d_lw / var, d_z, d_e, d_h)
 
     weights = (
-        _weight(g_prior, h_tm1),
-        *_layer(g_phead, tape.p_hidden),
-        _weight(g_dec, e),
-        _weight(g_dec, h_tm1),
-        *_layer(g_last, tape.d_hidden),
-        *_layer(g_dhead, tape.d_last),
-        _weight(g_in, h),
-        _weight(g_in, e),
-        g_in.flatten(0, -2).t() @ weight.flatten(),
-        g_in.flatten(0, -2).sum(0),
-        *_layer(g_state, tape.before),
+        g_prior.t() @ h_tm1,
+        *_layer(g_phead, p_hidden),
+        g_dec.t() @ e,
+        g_dec.t() @ h_tm1,
+        *_layer(g_last, d_hidden),
+        *_layer(g_dhead, d_last),
+        g_in.t() @ h,
+        g_in.t() @ e,
+        g_in.t() @ weight.flatten(),
+        gate_sums[: 3 * size],
+        g_state.t() @ rows(tape.before),
+        gate_sums[size:],
     )
-    results = (g_prior.sum(1), g_dec.sum(1), *d_moved)
-    return *(x if x is None else x.unflatten(0, steps) for x in results), *weights
+    of_steps = (*(x.unflatten(0, (*steps, k)).sum(2) for x in (g_prior, g_dec)),)
+    of_moves = (x if x is None else x.unflatten(0, (*steps, k)) for x in d_moved)
+    return *of_steps, *of_moves, *weights
 
 
-def _gaussian_back(d: Tensor, miss: Tensor, raw: Tensor, min_var: float) -> Tensor:
+def _gaussian_back(d: Tensor, miss: Tensor, var: Tensor, min_var: float) -> Tensor:
     """Gradient of mean and raw variance, side by side, where a log-density has gradient d."""
-    var = F.softplus(raw) + min_var
     d_mean = d * miss / var
-    return torch.cat([d_mean, 0.5 * (d_mean * miss - d) / var * torch.sigmoid(raw)], -1)
+    d_var = -torch.expm1(min_var - var)  # of softplus
+    return torch.cat([d_mean, 0.5 * (d_mean * miss - d) / var * d_var], -1)
 
 
-def _weight(g: Tensor, x: Tensor) -> Tensor:
-    return g.flatten(0, -2).t() @ x.flatten(0, -2)
+def _through_relu(gradient: Tensor, output: Tensor) -> Tensor:
+    return torch.ops.aten.threshold_backward(gradient, output, 0)
 
 
 def _layer(g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    return _weight(g, x), g.flatten(0, -2).sum(0)
+    return g.t() @ x, g.sum(0)

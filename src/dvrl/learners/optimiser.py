@@ -75,9 +75,11 @@ def rmsprop(
     usable: Bool[Tensor, ""],
 ) -> None:
     """One step in place, if the gradient is usable."""
-    square = RMSPROP_DECAY * slots["square"] + (1 - RMSPROP_DECAY) * gradient**2
-    flat.sub_(torch.where(usable, lr * gradient / (square.sqrt() + EPS), 0.0))
-    slots["square"].copy_(torch.where(usable, square, slots["square"]))
+    given = torch.where(usable, gradient, 0.0)
+    square = slots["square"]
+    square.mul_(1 - (1 - RMSPROP_DECAY) * usable.to(square))
+    square.addcmul_(given, given, value=1 - RMSPROP_DECAY)
+    flat.sub_(given.mul_(lr).div_(square.sqrt().add_(EPS)))
 
 
 @fusable
