@@ -11,12 +11,12 @@ import warnings
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from dvrl.envs.config import GymConfig, MountainHikeConfig, WorldConfig
-from dvrl.experiments.presets import AGENTS, AgentName, PresetName, preset
+from dvrl.experiments.presets import AgentName, PresetName, preset
 from dvrl.runs.config import RunConfig, to_data
 from dvrl.runs.errors import Interrupted, RunFailed, UsageError
 
@@ -94,47 +94,11 @@ class Show:
     """Seed of the hikes."""
 
 
-@dataclasses.dataclass(frozen=True)
-class BenchHike:
-    """Measure how fast agents train on Mountain Hike; prints a table and writes JSON."""
-
-    agents: str = "dvrl,rnn"
-    """Agents to measure."""
-    particles: str = "1,10,30"
-    """K of dvrl."""
-    envs: str = "16"
-    """n_e, environments of a run."""
-    runs: str = "1"
-    """Runs side by side."""
-    preset: PresetName = "paper"
-    """Sizes and constants."""
-    repeats: int = 5
-    """Stretches measured; their median is shown."""
-    seconds: float = 2.0
-    """Length of a stretch."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to train."""
-    precision: Literal["float32", "tf32"] = "float32"
-    """Of matrix products on a GPU."""
-    threads: int = 1
-    """CPU threads."""
-    out: Path = Path("bench-hike.json")
-    """File for the numbers."""
-
-
-@dataclasses.dataclass(frozen=True)
-class BenchCheck:
-    """On a GPU: engines agree, runs side by side are runs alone, memory stays flat."""
-
-    preset: PresetName = "paper"
-    """Sizes and constants."""
-    updates: int = 10_000
-    """Updates over which memory is watched."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; its exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    # A queue on the GPU for every run side by side; CUDA reads it when it starts.
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     warnings.formatwarning = lambda message, *_args, **_kwargs: f"dvrl: {message}\n"
     commands: dict[str, Callable[[list[str]], int]] = {
         "train": train,
@@ -309,77 +273,9 @@ def show(argv: list[str]) -> int:
 
 
 def bench(argv: list[str]) -> int:
-    if argv[:1] == ["hike"]:
-        return bench_hike(tyro.cli(BenchHike, args=argv[1:], prog="dvrl bench hike"))
-    if argv[:1] == ["check"]:
-        return bench_check(tyro.cli(BenchCheck, args=argv[1:], prog="dvrl bench check"))
-    raise UsageError("bench needs to know what: dvrl bench hike, or dvrl bench check")
+    from dvrl.cli_bench import bench
 
-
-def bench_check(args: BenchCheck) -> int:
-    from dvrl.experiments.check import checks
-    from dvrl.runs.build import choose_device
-    from dvrl.runs.guard import numerics
-
-    failed = 0
-    with numerics(1):
-        for finding in checks(choose_device("cuda"), args.updates, args.preset):
-            verdict = "holds" if finding.holds else "FAILS"
-            failed += not finding.holds
-            print(
-                f"{verdict}  {finding.value:9.2e} <= {finding.bound:g}  {finding.name}", flush=True
-            )
-    print("all hold" if not failed else f"{failed} failed")
-    return 1 if failed else 0
-
-
-def bench_hike(args: BenchHike) -> int:
-    from dvrl.experiments import bench as benches
-    from dvrl.records.layout import write_json
-    from dvrl.runs.build import choose_device
-    from dvrl.runs.guard import numerics
-
-    numbers = {name: parse_numbers(name, getattr(args, name)) for name in BENCH_NUMBERS}
-    agents = [agent.strip() for agent in args.agents.split(",")]
-    for agent in agents:
-        if agent not in AGENTS:
-            raise UsageError(f"there is no agent {agent!r}; there are {', '.join(AGENTS)}")
-    cells = list(benches.grid(agents, **numbers, preset=args.preset))
-    print(BENCH_HEADER)
-    with numerics(args.threads, args.precision):
-        result = benches.bench(
-            cells,
-            choose_device(args.device),
-            args.repeats,
-            args.seconds,
-            lambda row: print(bench_line(row), flush=True),
-        )
-    write_json(args.out, result)
-    print(f"{args.out}  ({result['machine']['device']})")
-    return 0
-
-
-BENCH_NUMBERS = ("particles", "envs", "runs")
-BENCH_HEADER = (
-    "agent     K    n_e  runs  engine     steps/s   lowest  highest  ms/update  peak MiB  x eager"
-)
-
-
-def bench_line(row: dict[str, Any]) -> str:
-    eager = f"{row['times_eager']:8.1f}" if row["times_eager"] else "       -"
-    return (
-        f"{row['agent']:<6}{row['particles'] or '-':>5}{row['envs']:>7}{row['runs']:>6}"
-        f"  {row['engine']:<6}{row['steps_per_second']:>12,.0f}{row['lowest']:>9,.0f}"
-        f"{row['highest']:>9,.0f}{row['ms_per_update']:>11.3f}{row['peak_mib']:>10,.0f}{eager}"
-    )
-
-
-def parse_numbers(name: str, text: str) -> list[int]:
-    """`1,5,15` as numbers."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise UsageError(f"{name} is {text!r}; it must be whole numbers above 0, as in 1,5,15")
-    return [int(part) for part in parts]
+    return bench(argv)
 
 
 def complain(sentence: str, code: int = 2) -> int:

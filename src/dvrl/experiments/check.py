@@ -15,8 +15,11 @@ from torch import Tensor
 from dvrl.envs.config import GymConfig
 from dvrl.experiments.presets import preset
 from dvrl.runs.config import RunConfig
+from dvrl.runs.guard import numerics
 from dvrl.runs.trainer import Trainer
 
+ROUNDED = 1e-3
+"""The same between tf32 and float32, for the terms of the loss in the first window."""
 TOLERANCE = 1e-5
 """Relative difference of losses and gradients between engines: fused operations round elsewhere."""
 LOSSES = ("loss/policy", "loss/value", "loss/entropy", "loss/elbo", "loss/total", "grad_norm")
@@ -63,6 +66,7 @@ def checks(device: torch.device, updates: int, preset_name: str) -> Iterator[Fin
     for name, config in host_configs(preset_name).items():
         yield from from_the_start(name, config, device)
     for name, config in list(configs(preset_name).items())[:2]:
+        yield from tf32(name, config, device)
         yield side_by_side(name, config, device)
         yield taken_up(name, config, device)
         yield memory(name, config, device, updates)
@@ -98,6 +102,18 @@ def from_the_start(name: str, config: RunConfig, device: torch.device) -> Iterat
     for _ in range(2):
         _compare(*map(_window, trainers), worst)
     yield from _findings(name, worst)
+
+
+def tf32(name: str, config: RunConfig, device: torch.device) -> Iterator[Finding]:
+    """The first window with products rounded to tf32 against float32."""
+    found = {}
+    for precision in ("float32", "tf32"):
+        with numerics(torch.get_num_threads(), precision):
+            found[precision] = _window(Trainer(config, device, "auto"))
+    worst: dict[str, float] = {}
+    _compare(found["float32"], found["tf32"], worst)
+    for loss in LOSSES[:-1]:
+        yield Finding(f"{name}: {loss}, tf32 against float32", worst[loss], ROUNDED)
 
 
 class _Window(NamedTuple):
