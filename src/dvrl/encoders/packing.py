@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional as F
 
 from dvrl.core import tree
 from dvrl.fuse import fusable
@@ -19,7 +20,7 @@ Derived = TypeVar("Derived", bound=tuple)
 Acting = TypeVar("Acting", bound=tuple)
 Tree = TypeVar("Tree", bound=tuple)
 ALIGNED = 32
-"""A row's length is a multiple of this."""
+"""Every piece of a row begins at a multiple of this: kernels read many elements at once."""
 
 
 class Packing(Generic[Derived, Acting]):
@@ -45,14 +46,13 @@ class Packing(Generic[Derived, Acting]):
         }
         derived, acting = functional_call(_Packed(encoder, pack), given, ())
         once, again = (
-            torch.cat([positions[:0], *(x.flatten() for x in tree.leaves(weights))])
+            torch.cat([positions[:0], *(_padded(x.flatten()) for x in tree.leaves(weights))])
             for weights in (derived, acting)
         )
-        n_embedding = sum(p.numel() for p in embeddings)
-        parts = [positions[:n_embedding], once, again]
-        length = sum(map(len, parts))
-        self.sizes = [*map(len, parts), -length % ALIGNED]
-        row = torch.cat([*parts, positions.new_zeros(self.sizes[-1])]).long()
+        n_embedding = self.n_embedding = sum(p.numel() for p in embeddings)
+        parts = [_padded(positions[:n_embedding]), once, again]
+        self.sizes = [len(part) for part in parts]
+        row = torch.cat(parts).long()
         self._chosen, self._there = (row - 1).clamp(min=0), (row > 0).to(others[0].dtype)
         self._inverse = _inverse(once, positions[n_embedding:])
         self._like: tuple[Derived, Acting] = (derived, acting)
@@ -74,7 +74,8 @@ class Packing(Generic[Derived, Acting]):
     ) -> list[Float[Tensor, " _"]]:
         """Gradients of a row's first part in every segment, and of the second, as parts of the
         gradient of `parameters`: what a parameter does in each segment adds up."""
-        return [embeddings.sum(0), derived.index_select(0, self._inverse)]
+        own = embeddings.sum(0)[: self.n_embedding]
+        return [own, derived.index_select(0, self._inverse)]
 
 
 class _Packed(nn.Module):
@@ -102,7 +103,18 @@ def _inverse(once: Float[Tensor, " D"], positions: Float[Tensor, " P"]) -> Int[T
     return places[order]
 
 
+def _padded(x: Float[Tensor, " M"]) -> Float[Tensor, " L"]:
+    return F.pad(x, (0, -len(x) % ALIGNED))
+
+
 def _unpacked(like: Tree, part: Tensor) -> Tree:
-    shapes = [x.shape for x in tree.leaves(like)]
-    pieces = iter(part.split([shape.numel() for shape in shapes], -1))
-    return tree.tree_map(lambda x: next(pieces).unflatten(-1, x.shape), like)
+    sizes = [-(-x.numel() // ALIGNED) * ALIGNED for x in tree.leaves(like)]
+    pieces = iter(part.split(sizes, -1))
+
+    def unpacked(x: Tensor) -> Tensor:
+        piece = next(pieces)
+        if piece.shape[-1] > x.numel():
+            piece = piece[..., : x.numel()]
+        return piece.unflatten(-1, x.shape)
+
+    return tree.tree_map(unpacked, like)

@@ -5,7 +5,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Float16, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -42,6 +42,10 @@ class ActingWeights(NamedTuple):
     contexts_bias: Float[Tensor, " C"]
 
 
+class _Half(NamedTuple):
+    derived: Float16[Tensor, "*S D"]
+
+
 class Record(NamedTuple):
     """One step, or T of them."""
 
@@ -60,9 +64,23 @@ class ParticleRecorder(Recorder[ParticleBelief, Weights, ActingWeights]):
         self.model = model
         self.summary = summary
         super().__init__(encoder, model.embed_action, model.embed_obs, *model.laws, summary)
+        self._halves: Room[_Half] = Room()
         self._records: Room[Record] = Room()
         self._unremembered: Room[Record] = Room()
         self._walked: Walked | None = None
+
+    def begin(self, flat: Float[Tensor, " P"]) -> None:
+        super().begin(flat)
+        rounds = self._kernels is not None and kernels.tf32()
+        self._rounded = self._half() if rounds else self._all_weights
+
+    def _half(self) -> Weights:
+        """All segments' weights with matrices in half precision: to as many digits as tf32 has, in
+        half the bytes, and it is for bytes that the kernels wait."""
+        row = _Half(self._derived[-1].half())
+        tree.copy(self._halves.at(self.segment, self.segments, lambda: row), row)
+        rounded = self.packing.derived(self._halves.until(self.segment + 1).derived)
+        return tree.tree_map(lambda x, y: y if y.ndim > 2 else x, self._all_weights, rounded)
 
     def _pack(self) -> tuple[Weights, ActingWeights]:
         model, cell = self.model, self.summary
@@ -164,8 +182,9 @@ class ParticleRecorder(Recorder[ParticleBelief, Weights, ActingWeights]):
         assert self._kernels is not None
         step, scan = self._kernels
         w, tape = self.weights.weigh, record.tape
+        rounded = tree.at(self._rounded, -1)
         gates = step.step(
-            (*self.weights.move[2:], *w[:-2]), self.model.min_var,
+            (*rounded.move[2:], *rounded.weigh[:-2]), self.model.min_var,
             *belief, u, *self._split(contexts), eps, o_t,
             results=(record.ancestors, *record.moved, *tree.leaves(record.slopes),
                      *record.weighed[1:], *tape[:-2]),
@@ -202,8 +221,8 @@ class ParticleRecorder(Recorder[ParticleBelief, Weights, ActingWeights]):
         newest = tree.tree_map(lambda x: x[-self.n_steps :], records)
         h_tm1, _, z, e, _ = records.moved
         walk = Walk(
-            self._all_weights.move, inputs.first, records.ancestors, h_tm1, z, e,
-            records.slopes, self._results(),
+            self._all_weights.move, self._rounded.move, inputs.first, records.ancestors,
+            h_tm1, z, e, records.slopes, self._results(),
         )  # fmt: skip
         weights = self.weights
         sensed, c_prior, c_dec = self._sense(self.leaves[0], inputs, *weights[2:])

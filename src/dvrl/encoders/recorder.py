@@ -102,11 +102,11 @@ class Recorder(ABC, Generic[Belief, Derived, Acting]):
         row = self._rows.at(self.segment, self.segments, lambda: _Row(flat.new_empty(sum(like))))
         self.packing.fill(row.parameters, flat)
         rows = self._rows.until(self.segment + 1).parameters.detach()
-        embeddings, derived, acting, _ = rows.split(like, -1)
+        embeddings, derived, acting = rows.split(like, -1)
         self.leaves = embeddings.detach().requires_grad_(), derived[-1].detach().requires_grad_()
         self.weights = self.packing.derived(self.leaves[1])
         self.acting = self.packing.acting(acting[-1])
-        self._all_weights = self.packing.derived(derived)
+        self._derived, self._all_weights = derived, self.packing.derived(derived)
 
     def step(
         self,
@@ -161,6 +161,7 @@ class Recorder(ABC, Generic[Belief, Derived, Acting]):
         self, leaf: Float[Tensor, "S E"], inputs: Sensed
     ) -> tuple[Float[Tensor, "T N D"], Float[Tensor, "T N D"]]:
         """Of actions and observations, each segment's by its own weights."""
+        leaf = leaf[:, : self.packing.n_embedding]
         parts, segments = iter(leaf.split(self._embedding_sizes, 1)), leaf.shape[0]
         a = _batched(self.embed_action, parts, inputs.a_tm1, segments)
         return a, _batched(self.embed_obs, parts, inputs.o_t, segments)

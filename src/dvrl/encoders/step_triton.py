@@ -46,11 +46,14 @@ def _product(
     w_ptr += tl.arange(0, TO)[None, :] * W_STRIDE + tl.arange(0, STEP)[:, None]  # transposed
     for i in range(0, FROM, STEP):
         x = tl.load(x_ptr + i)
-        a = tl.dot(x, tl.load(w_ptr + i), a, input_precision=PRECISION)
+        w = tl.load(w_ptr + i).to(tl.float32)
+        a = tl.dot(x, w, a, input_precision=PRECISION)
         if b is not None:
-            b = tl.dot(x, tl.load(w_ptr + i + TO * W_STRIDE), b, input_precision=PRECISION)
+            w = tl.load(w_ptr + i + TO * W_STRIDE).to(tl.float32)
+            b = tl.dot(x, w, b, input_precision=PRECISION)
         if c is not None:
-            c = tl.dot(x, tl.load(w_ptr + i + 2 * TO * W_STRIDE), c, input_precision=PRECISION)
+            w = tl.load(w_ptr + i + 2 * TO * W_STRIDE).to(tl.float32)
+            c = tl.dot(x, w, c, input_precision=PRECISION)
     if c is not None:
         return a, b, c
     elif b is not None:

@@ -54,7 +54,8 @@ def _product(
     w_ptr += tl.arange(0, CHUNK)[:, None] * TO + tl.arange(0, TO)[None, :]
     for i in range(0, FROM, CHUNK):
         x = _rows(x_ptr + i, row, real, CHUNK, STRIDE)
-        acc = tl.dot(x, tl.load(w_ptr + i * TO), acc, input_precision=PRECISION)
+        w = tl.load(w_ptr + i * TO).to(tl.float32)
+        acc = tl.dot(x, w, acc, input_precision=PRECISION)
     return acc
 
 
@@ -164,7 +165,7 @@ def walk_back(
 ) -> None:
     """models.walk.walk_back; `chunk` rows of weights at once, `num_stages` of these under way."""
     steps, n, k, h = walk.h_tm1.shape
-    w, slopes, segments = walk.weights, walk.slopes, walk.weights.state.shape[0]
+    w, slopes, segments = walk.rounded, walk.slopes, walk.rounded.state.shape[0]
     sizes = {"H": h, "Q": slopes.hidden.shape[-1], "E": walk.e.shape[-1], "Z": walk.z.shape[-1]}
     weights = w.state, w.head, w.embed, w.gates
     assert all(x[0].is_contiguous() for x in weights)
