@@ -42,8 +42,13 @@ def step(
     size = h.shape[-1]
     ru = torch.sigmoid(gates_i[..., size:] + gates_h[..., : 2 * size])
     n_h = gates_h[..., 2 * size :]
-    n = torch.tanh(torch.addcmul(gates_i[..., :size], ru[..., :size], n_h))
+    n = _tanh(torch.addcmul(gates_i[..., :size], ru[..., :size], n_h))
     return torch.lerp(n, h, ru[..., size:]), GruTape(ru, n, n_h)
+
+
+def _tanh(x: Float[Tensor, "*B H"]) -> Float[Tensor, "*B H"]:
+    """By the sigmoid, since torch's own takes twice as long on a CPU."""
+    return 2 * torch.sigmoid(2 * x) - 1
 
 
 def slopes(tape: GruTape, h: Float[Tensor, "*B H"]) -> GruSlopes:

@@ -12,6 +12,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
+from dvrl.encoders.config import ParticleConfig
 from dvrl.envs.config import GymConfig
 from dvrl.experiments.presets import preset
 from dvrl.runs.config import RunConfig
@@ -39,11 +40,14 @@ class Finding(NamedTuple):
 
 
 def configs(name: str) -> dict[str, RunConfig]:
-    """What is checked: both agents, and cuts in time that are continued by their value."""
+    """What is checked: both agents, cuts in time that are continued by their value, and sizes that
+    no kernel of ours knows."""
     chosen = {agent: preset(name, agent, steps=10**15) for agent in ("dvrl", "rnn")}
     for agent, config in list(chosen.items()):
         learner = replace(config.learner, bootstrap_cuts=True, normalise_advantage=True)
         chosen[f"{agent}, cuts continued"] = replace(config, learner=learner)
+    odd = ParticleConfig(n_particles=35, h_dim=48, z_dim=40, embed_dim=24)
+    chosen["dvrl, odd sizes"] = replace(chosen["dvrl"], encoder=odd)
     return chosen
 
 
