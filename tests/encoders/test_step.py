@@ -72,12 +72,12 @@ def main() -> None:
         got = tree.named_leaves(record, "step")
         assert got.keys() == wanted.keys()
         overflowed = special == "an observation beyond all bounds"
-        for name in ("step.tape.log_w", "step.weighed.loss") if overflowed else got:
+        for name in ("step.kept.weighed.log_w", "step.kept.weighed.loss") if overflowed else got:
             what = f"{name} with {k} particles {special}"
             torch.testing.assert_close(got[name], wanted[name], rtol=2e-4, atol=2e-4, msg=what)
-        assert got["step.tape.vanished"].all() == overflowed
+        assert got["step.kept.weighed.vanished"].all() == overflowed
         if special == "equal weights":
-            assert torch.equal(got["step.ancestors"], torch.arange(k).expand(N, k))
+            assert torch.equal(got["step.kept.ancestors"], torch.arange(k).expand(N, k))
         print("checked", k, size, special)
 
 

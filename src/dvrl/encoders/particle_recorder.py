@@ -1,5 +1,6 @@
 """DVRL's encoder, acting first and deriving later: `ParticleEncoder` with its moves recorded."""
 
+from collections.abc import Callable
 from functools import cached_property
 from types import ModuleType
 from typing import NamedTuple
@@ -46,14 +47,21 @@ class _Half(NamedTuple):
     derived: Float16[Tensor, "*S D"]
 
 
-class Record(NamedTuple):
-    """One step, or T of them."""
+class Kept(NamedTuple):
+    """Of one step, or of T, what is wanted as long as the gradient window is open."""
 
     ancestors: Int[Tensor, "*T N K"]
     moved: Moved
     slopes: Slopes
     weighed: Weighed
+
+
+class Record(NamedTuple):
+    """One step."""
+
+    kept: Kept
     tape: WeighTape
+    """Wanted until the segment is derived."""
 
 
 class ParticleRecorder(Recorder[ParticleBelief, Weights, ActingWeights]):
@@ -65,7 +73,8 @@ class ParticleRecorder(Recorder[ParticleBelief, Weights, ActingWeights]):
         self.summary = summary
         super().__init__(encoder, model.embed_action, model.embed_obs, *model.laws, summary)
         self._halves: Room[_Half] = Room()
-        self._records: Room[Record] = Room()
+        self._kept: Room[Kept] = Room()
+        self._tapes: Room[WeighTape] = Room()
         self._unremembered: Room[Record] = Room()
         self._walked: Walked | None = None
 
@@ -114,22 +123,21 @@ class ParticleRecorder(Recorder[ParticleBelief, Weights, ActingWeights]):
         if self._kernels is None:
             record = self._by_torch(self.weights, *given)
             if t is not None:
-                tree.copy(self._records.at(t, self._length, lambda: record), record)
+                tree.copy(self._place(t, lambda: record), record)
         else:
-            record = self._place(t, belief)
+            record = self._place(t, lambda: self._blank(belief))
             self._by_kernel(record, *given)
-        (_, _, *terms), tape = record.weighed, record.tape
-        info = ParticleInfo._make(
-            (tape.log_w, record.ancestors, *terms, tape.vanished, tape.o_mean)
-        )
-        carried = ParticleBelief(record.moved.h, tape.log_w)
-        return Update(carried, record.weighed.feature, record.weighed.loss, info)
+        kept = record.kept
+        feature, loss, log_p_z, log_p_o, log_q_z, log_w, vanished, o_mean = kept.weighed
+        info = ParticleInfo(log_w, kept.ancestors, log_p_z, log_p_o, log_q_z, vanished, o_mean)
+        return Update(ParticleBelief(kept.moved.h, log_w), feature, loss, info)
 
-    def _place(self, t: int | None, belief: ParticleBelief) -> Record:
+    def _place(self, t: int | None, like: Callable[[], Record]) -> Record:
         """Where a step is written."""
         if t is None:
-            return self._unremembered.at(0, 1, lambda: self._blank(belief))
-        return self._records.at(t, self._length, lambda: self._blank(belief))
+            return self._unremembered.at(0, 1, like)
+        kept = self._kept.at(t, self._length, lambda: like().kept)
+        return Record(kept, self._tapes.at(t % self.n_steps, self.n_steps, lambda: like().tape))
 
     @fusable
     def _look(self, weights: ActingWeights, a_tm1: Tensor, o_t: Tensor) -> Float[Tensor, "N C"]:
@@ -157,7 +165,7 @@ class ParticleRecorder(Recorder[ParticleBelief, Weights, ActingWeights]):
         prev, ancestors = self.encoder.select(belief, u)  # Eq. 15
         moved, slopes = move(weights.move, min_var, context, prev.h, eps)
         weighed, tape = weigh(weights.weigh, moved, c_prior, c_dec, eps, o_t, min_var)
-        return Record(ancestors, moved, slopes, weighed, tape)
+        return Record(Kept(ancestors, moved, slopes, weighed), tape)
 
     @cached_property
     def _kernels(self) -> tuple[ModuleType, ModuleType] | None:
@@ -181,16 +189,16 @@ class ParticleRecorder(Recorder[ParticleBelief, Weights, ActingWeights]):
         """The same, written into `record`."""
         assert self._kernels is not None
         step, scan = self._kernels
-        w, tape = self.weights.weigh, record.tape
+        w, (kept, tape) = self.weights.weigh, record
         rounded = tree.at(self._rounded, -1)
         gates = step.step(
             (*rounded.move[2:], *rounded.weigh[:-2]), self.model.min_var,
             *belief, u, *self._split(contexts), eps, o_t,
-            results=(record.ancestors, *record.moved, *tree.leaves(record.slopes),
-                     *record.weighed[1:], *tape[:-2]),
+            results=(kept.ancestors, *kept.moved, *tree.leaves(kept.slopes), *kept.weighed[1:],
+                     *tape[:-2]),
             precision=kernels.precision(),
         )  # fmt: skip
-        results = record.weighed.feature, tape.before, tape.scan
+        results = kept.weighed.feature, tape.before, tape.scan
         scan.forward(gates, w.state, w.state_bias, results, tf32=kernels.tf32())
 
     def _blank(self, belief: ParticleBelief) -> Record:
@@ -208,28 +216,29 @@ class ParticleRecorder(Recorder[ParticleBelief, Weights, ActingWeights]):
         vanished = belief.h.new_empty(n, dtype=torch.bool)
         feature, loss = belief.h.new_empty(n, h), belief.h.new_empty(n)
         hidden, d_var, d_z = new(q, z, z)
-        return Record(
+        kept = Kept(
             ancestors,
             Moved._make(new(h, z, z, e, h)),
             Slopes(hidden, gru.GruSlopes._make(new(h, h, h, h, h)), d_var, d_z),
-            Weighed._make([feature, loss, *weights(3)]),
-            WeighTape._make([*new(p, z, z, d, d, o, o), *weights(1), vanished, *new(h, 4 * h)]),
+            Weighed._make([feature, loss, *weights(4), vanished, *new(o)]),
         )
+        return Record(kept, WeighTape._make(new(p, z, z, d, d, o, h, 4 * h)))
 
     def replay(self, first: Bool[Tensor, "L N"]) -> Replayed:
-        inputs, records = self._inputs(first), self._records.until(self.step_count)
-        newest = tree.tree_map(lambda x: x[-self.n_steps :], records)
-        h_tm1, _, z, e, _ = records.moved
+        inputs, kept = self._inputs(first), self._kept.until(self.step_count)
+        newest = tree.tree_map(lambda x: x[-self.n_steps :], kept)
+        h_tm1, _, z, e, _ = kept.moved
         walk = Walk(
-            self._all_weights.move, self._rounded.move, inputs.first, records.ancestors,
-            h_tm1, z, e, records.slopes, self._results(),
+            self._all_weights.move, self._rounded.move, inputs.first, kept.ancestors,
+            h_tm1, z, e, kept.slopes, self._results(),
         )  # fmt: skip
         weights = self.weights
         sensed, c_prior, c_dec = self._sense(self.leaves[0], inputs, *weights[2:])
         moved = replay_moves(weights.move, sensed, walk, newest.moved)
         feature, loss = replay_weights(
             weights.weigh, moved, c_prior, c_dec, inputs.o_t[-self.n_steps :],
-            self.model.min_var, self.encoder.joint, newest.weighed, newest.tape,
+            self.model.min_var, self.encoder.joint, newest.weighed,
+            self._tapes.until(self.n_steps),
         )  # fmt: skip
         return Replayed(feature, loss)
 
@@ -250,7 +259,7 @@ class ParticleRecorder(Recorder[ParticleBelief, Weights, ActingWeights]):
     def _results(self) -> Walked:
         """Where walks write; the same place every time."""
         if self._walked is None:
-            assert self._records.rows is not None
-            _, moved, slopes, *_ = self._records.rows
+            assert self._kept.rows is not None
+            _, moved, slopes, _ = self._kept.rows
             self._walked = room_for_walk(moved.h, moved.z, moved.e, slopes.hidden.shape[-1])
         return tree.tree_map(lambda x: x[: self.step_count], self._walked)

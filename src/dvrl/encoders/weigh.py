@@ -50,10 +50,7 @@ class WeighTape(NamedTuple):
     p_var: Float[Tensor, "*B K Z"]
     d_hidden: Float[Tensor, "*B K D"]
     d_last: Float[Tensor, "*B K D"]
-    o_mean: Float[Tensor, "*B K O"]
     o_var: Float[Tensor, "*B K O"]
-    log_w: Float[Tensor, "*B K"]
-    vanished: Bool[Tensor, "*B"]
     before: Float[Tensor, "*B K H"]
     """States of the second GRU before it reads each particle."""
     scan: Float[Tensor, "*B K G4"]
@@ -67,6 +64,10 @@ class Weighed(NamedTuple):
     log_p_z: Float[Tensor, "*B K"]
     log_p_o: Float[Tensor, "*B K"]
     log_q_z: Float[Tensor, "*B K"]
+    log_w: Float[Tensor, "*B K"]
+    vanished: Bool[Tensor, "*B"]
+    o_mean: Float[Tensor, "*B K O"]
+    """Where each particle would have expected the observation."""
 
 
 def weigh(
@@ -96,10 +97,8 @@ def weigh(
     gates = F.linear(h, w.summary_h, w.summary_bias) + F.linear(e, w.summary_e)
     gates = torch.addcmul(gates, log_w.softmax(-1)[..., None], w.summary_w)
     feature, before, scan = scan_taped(gates, w.state, w.state_bias)
-    tape = WeighTape(
-        p_hidden, p_mean, p_var, d_hidden, d_last, o_mean, o_var, log_w, vanished, before, scan
-    )
-    return Weighed(feature, loss, log_p_z, log_p_o, log_q_z), tape
+    weighed = Weighed(feature, loss, log_p_z, log_p_o, log_q_z, log_w, vanished, o_mean)
+    return weighed, WeighTape(p_hidden, p_mean, p_var, d_hidden, d_last, o_var, before, scan)
 
 
 def replay(
@@ -116,8 +115,7 @@ def replay(
     """Recorded features and losses as functions of the weights, the moves and the contexts; unless
     `joint`, features do not depend on the moves."""
     given = o_t, min_var, joint
-    recorded = weighed.feature, weighed.loss
-    return _Replay.apply(given, recorded, tape, c_prior, c_dec, *moved, *w)  # type: ignore[no-any-return]
+    return _Replay.apply(given, weighed, tape, c_prior, c_dec, *moved, *w)  # type: ignore[no-any-return]
 
 
 class _Replay(torch.autograd.Function):
@@ -125,20 +123,21 @@ class _Replay(torch.autograd.Function):
     def forward(
         ctx: Any,
         given: tuple[Tensor, float, bool],
-        recorded: tuple[Tensor, Tensor],
+        weighed: Weighed,
         tape: WeighTape,
         *inputs: Tensor,
     ) -> tuple[Tensor, ...]:
-        ctx.given, ctx.tape = given, tape
+        ctx.given, ctx.weighed, ctx.tape = given, weighed, tape
         ctx.moved = Moved(*(x.detach() for x in inputs[2:7]))
         ctx.weights = WeighWeights(*(x.detach() for x in inputs[7:]))
-        return tuple(x.detach() for x in recorded)
+        return weighed.feature.detach(), weighed.loss.detach()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         d_feature, d_loss = grads
         o_t, min_var, joint = ctx.given
-        g = _back(ctx.weights, o_t, min_var, joint, ctx.moved, ctx.tape, d_feature, d_loss)
+        recorded = ctx.moved, ctx.weighed, ctx.tape
+        g = _back(ctx.weights, o_t, min_var, joint, *recorded, d_feature, d_loss)
         return None, None, None, *g
 
 
@@ -149,38 +148,39 @@ def _back(
     min_var: float,
     joint: bool,
     moved: Moved,
+    weighed: Weighed,
     tape: WeighTape,
     d_feature: Float[Tensor, "T N H"],
     d_loss: Float[Tensor, "T N"],
 ) -> tuple[Tensor | None, ...]:
     """Gradients of contexts, moves and weights, in the order of `_Replay`'s inputs."""
-    steps, k = d_loss.shape, tape.log_w.shape[-1]
+    steps, k = d_loss.shape, weighed.log_w.shape[-1]
 
     def rows(x: Tensor) -> Tensor:  # T, N, K, D -> R, D
         return x.flatten(0, -2)
 
     h_tm1, var, z, e, h = (rows(x) for x in moved)
-    p_hidden, p_mean, p_var, d_hidden, d_last, o_mean, o_var = (rows(x) for x in tape[:7])
+    p_hidden, p_mean, p_var, d_hidden, d_last, o_var = (rows(x) for x in tape[:6])
     size = h.shape[-1]
 
     # The summary.
     scanned = (x.flatten(0, 1) for x in (d_feature, tape.before, tape.scan))
     d_gates = rows(scan_back(*scanned, w.state))
     g_in, g_state, gate_sums = d_gates[:, : 3 * size], d_gates[:, size:], d_gates.sum(0)
-    weight = tape.log_w.softmax(-1)
+    weight = weighed.log_w.softmax(-1)
     d_lw = -d_loss[..., None] * weight
     d_h = d_e = None
     if joint:
         d_h, d_e, d_w = g_in @ w.summary_h, g_in @ w.summary_e, g_in @ w.summary_w
         d_w = d_w.view_as(weight)
         d_lw = d_lw + weight * (d_w - (weight * d_w).sum(-1, keepdim=True))
-    d_lw = d_lw.masked_fill(tape.vanished[..., None], 0.0).flatten()[:, None]
+    d_lw = d_lw.masked_fill(weighed.vanished[..., None], 0.0).flatten()[:, None]
 
     # Prior, decoder and proposal.
     g_phead = _gaussian_back(d_lw, z - p_mean, p_var, min_var)
     d_z = -g_phead[:, : z.shape[-1]]
     g_prior = _through_relu(g_phead @ w.prior_head, p_hidden)
-    miss = rows(o_t[:, :, None] - o_mean.unflatten(0, (*steps, k)))
+    miss = rows(o_t[:, :, None] - weighed.o_mean)
     g_dhead = _gaussian_back(d_lw, miss, o_var, min_var)
     g_last = _through_relu(g_dhead @ w.dec_head, d_last)
     g_dec = _through_relu(g_last @ w.dec_hidden, d_hidden)
