@@ -5,6 +5,7 @@ parameters' positions. So packing is one operation, and so is the way back to th
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Generic, TypeVar
 
 import torch
@@ -55,7 +56,8 @@ class Packing(Generic[Derived, Acting]):
         row = torch.cat(parts).long()
         self._chosen, self._there = (row - 1).clamp(min=0), (row > 0).to(others[0].dtype)
         self._inverse = _inverse(once, positions[n_embedding:])
-        self._like: tuple[Derived, Acting] = (derived, acting)
+        shapes = partial(tree.tree_map, lambda x: x.to("meta"))
+        self._like: tuple[Derived, Acting] = (shapes(derived), shapes(acting))
 
     def fill(self, row: Float[Tensor, " Q"], flat: Float[Tensor, " P"]) -> None:
         """Write the row of the parameters `flat`, these in the order of `parameters`."""
