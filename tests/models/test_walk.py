@@ -1,5 +1,6 @@
 """The walk back through recorded moves as one GPU kernel, against the loop it stands for."""
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -56,12 +57,15 @@ def doubled(x):
     return x if x is None else type(x)(*map(doubled, x))
 
 
-def test_survivors_alone_carry_all_gradients(monkeypatch):
+@pytest.mark.parametrize("beginnings", ["some", "everywhere"])
+def test_survivors_alone_carry_all_gradients(beginnings, monkeypatch):
     """Rows of particles without offspring are zero: leaving them out changes no product."""
     given_rows, products, sums = {}, {}, {}
     for alone in (True, False):
         walk, given = map(doubled, draw(3, 2, 4, 6, 16))
         walk = walk._replace(ancestors=walk.ancestors % 3)
+        if beginnings == "everywhere":  # nobody survives
+            walk = walk._replace(first=torch.ones_like(walk.first))
         walk = walk._replace(room=room_for_walk(walk.h_tm1, walk.z, walk.e, 16))
         monkeypatch.setattr("dvrl.models.walk.survivors_suffice", lambda x, alone=alone: alone)
         parts = way_back(walk, given)

@@ -158,38 +158,69 @@ def walk_back(walk: Walk, given: Injected, until: int = 0) -> Float[Tensor, "R H
     return flow
 
 
+class Generation(NamedTuple):
+    """The particles of one step that have offspring to the last."""
+
+    rows: Int[Tensor, " S"]
+    """Which they are, among all particles of the step."""
+    children: Int[Tensor, " C"]
+    """Which of them go on from the step before, not from an episode's beginning."""
+    parents: Int[Tensor, " C"]
+    """Those's parents, among the survivors of the step before."""
+
+
+def _lineage(walk: Walk, steps: int) -> list[Generation]:
+    """The survivors of the first `steps`, the latest first."""
+    _, n, k = walk.ancestors.shape
+    offset = k * torch.arange(n)[:, None]
+    ancestors = (walk.ancestors[: steps + 1] + offset).flatten(1)
+    goes_on = ~walk.first[: steps + 1].repeat_interleave(k, 1)
+    place = torch.empty(n * k, dtype=torch.long)
+    rows = _marked(ancestors[steps][goes_on[steps]], n * k)
+    line = []
+    for t in reversed(range(steps)):
+        (children,) = goes_on[t][rows].nonzero(as_tuple=True)
+        parents = ancestors[t][rows[children]]
+        before = _marked(parents, n * k)
+        place[before] = torch.arange(len(before))
+        line.append(Generation(rows, children, place[parents]))
+        rows = before
+    return line
+
+
 def _walk_survivors(walk: Walk, flow: Float[Tensor, "R H"], steps: int) -> Rows:
     """Through the first `steps`, backwards, with those particles alone that have offspring."""
     _, n, k, size = walk.h_tm1.shape
-    walk.room.sums[:steps].zero_()
-    room = [x[:steps].flatten(0, 2) for x in walk.room[:3]]
-    filled, survivors = 0, []
-    parents = _row_of_ancestors(walk, steps)
-    here = _marked(parents[~walk.first[steps].repeat_interleave(k)], n * k)
-    flow = flow[here]
-    for t in reversed(range(steps)):
-        results = tuple(x[filled : filled + len(here)] for x in room)
-        filled += len(here)
-        survivors.append(here + t * n * k)
-        slopes = tree.tree_map(partial(_pick, rows=here), _slopes(walk, t))
-        e = _pick(walk.e[t].flatten(0, 1), here)
-        d = _step(_weights(walk, t), slopes, e, flow, NOTHING, results)
-        env = here // k
-        for part, total in zip(results, _sums(walk, t), strict=True):
-            total.index_add_(0, env, part)
-        goes_on = ~walk.first[t][env]
-        parents = _row_of_ancestors(walk, t)[here][goes_on]
-        here = _marked(parents, n * k)
-        place = torch.empty(n * k, dtype=torch.long).index_copy_(0, here, torch.arange(len(here)))
-        flow = d.new_zeros(len(here), size).index_add_(0, place[parents], d[goes_on])
-    chosen = torch.cat(survivors)
-    values = (walk.h_tm1, walk.slopes.hidden, walk.z, walk.e)
-    return Rows._make(
-        [
-            *(x[:filled] for x in room),
-            *(_pick(x.flatten(0, 2), chosen) for x in values),
-        ]
-    )
+    line = _lineage(walk, steps)
+    sizes = [len(generation.rows) for generation in line]
+    chosen = torch.cat([g.rows + t * n * k for g, t in zip(line, range(steps)[::-1], strict=True)])
+
+    def pick(x: Float[Tensor, "T N K D"]) -> Float[Tensor, "R D"]:
+        return x.flatten(0, 2).index_select(0, chosen)
+
+    h_tm1, z, e = pick(walk.h_tm1), pick(walk.z), pick(walk.e)
+    slopes = tree.tree_map(pick, walk.slopes)
+    room = [x[:steps].flatten(0, 2)[: len(chosen)] for x in walk.room[:3]]
+    flow = flow[line[0].rows]
+    for i, (generation, t) in enumerate(zip(line, range(steps)[::-1], strict=True)):
+        here = partial(_part, sizes=sizes, i=i)
+        results = tuple(here(x) for x in room)
+        d = _step(_weights(walk, t), tree.tree_map(here, slopes), here(e), flow, NOTHING, results)
+        survivors = sizes[i + 1] if i + 1 < steps else n * k
+        flow = d.new_zeros(survivors, size).index_add_(
+            0, generation.parents, d[generation.children]
+        )
+    sums = walk.room.sums[:steps].zero_().flatten(0, 1)
+    for part, total in zip(room, sums.split([x.shape[-1] for x in room], -1), strict=True):
+        total.index_add_(0, chosen // k, part)
+    gates, head, g_e = room
+    return Rows(gates, head, g_e, h_tm1, slopes.hidden, z, e)
+
+
+def _part(x: Tensor, sizes: list[int], i: int) -> Tensor:
+    """The rows of generation `i`."""
+    start = sum(sizes[:i])
+    return x[start : start + sizes[i]]
 
 
 def _step(
@@ -258,16 +289,6 @@ def _to_ancestors(d: Float[Tensor, "N K H"], ancestors: Int[Tensor, "N K"]) -> T
     k = ancestors.shape[-1]
     chosen = ancestors[..., None] == torch.arange(k, device=d.device)  # N, K offspring, K ancestors
     return chosen.to(d).transpose(1, 2) @ d
-
-
-def _row_of_ancestors(walk: Walk, t: int) -> Int[Tensor, " R"]:
-    """The ancestors of step `t`'s particles among the rows of the step before."""
-    n, k = walk.ancestors.shape[1:]
-    return (walk.ancestors[t] + k * torch.arange(n)[:, None]).flatten()
-
-
-def _pick(x: Float[Tensor, "R D"], rows: Int[Tensor, " S"]) -> Float[Tensor, "S D"]:
-    return x.index_select(0, rows)
 
 
 def _marked(chosen: Int[Tensor, " M"], n: int) -> Int[Tensor, " S"]:
