@@ -143,7 +143,10 @@ class A2C:
         """
         leaves = [] if self.recorder is None else list(self.recorder.leaves)
         gradients = torch.autograd.grad(
-            total, leaves + self.live, retain_graph=retain_graph, materialize_grads=True
+            total,
+            leaves + self.live,
+            retain_graph=retain_graph and self.recorder is None,  # recorded segments need none
+            materialize_grads=True,
         )
         parts = [g.flatten() for g in gradients[len(leaves) :]]
         if self.recorder is not None:
