@@ -46,6 +46,8 @@ class BenchCheck:
     """Sizes and constants."""
     updates: int = 10_000
     """Updates over which memory is watched."""
+    only: str = ""
+    """Those checks alone whose name contains this."""
 
 
 def bench(argv: list[str]) -> int:
@@ -61,14 +63,19 @@ def bench_check(args: BenchCheck) -> int:
     from dvrl.runs.build import choose_device
     from dvrl.runs.guard import numerics
 
+    every = list(checks(choose_device("cuda"), args.updates, args.preset))
+    chosen = [check for check in every if args.only in check.name]
+    if not chosen:
+        names = "; ".join(check.name for check in every)
+        raise UsageError(f"no check's name contains {args.only!r}; there are {names}")
     failed = 0
     with numerics(1):
-        for finding in checks(choose_device("cuda"), args.updates, args.preset):
-            verdict = "holds" if finding.holds else "FAILS"
-            failed += not finding.holds
-            print(
-                f"{verdict}  {finding.value:9.2e} <= {finding.bound:g}  {finding.name}", flush=True
-            )
+        for name, findings in chosen:
+            for finding in findings():
+                verdict = "holds" if finding.holds else "FAILS"
+                failed += not finding.holds
+                measured = f"{finding.value:9.2e} <= {finding.bound:g}"
+                print(f"{verdict}  {measured}  {name}: {finding.name}", flush=True)
     print("all hold" if not failed else f"{failed} failed")
     return 1 if failed else 0
 

@@ -40,9 +40,9 @@ def small(configs):
 def test_engines_that_agree_are_found_to_agree():
     cpu = torch.device("cpu")
     for name, config in small(check.configs("quick")):
-        assert all(f.value == 0 for f in check.eager_and_graph(name, config, cpu)), name
+        assert all(f.value == 0 for f in check.eager_and_graph(config, cpu)), name
     for name, config in small(check.host_configs("quick")):
-        findings = list(check.from_the_start(name, config, cpu))
+        findings = list(check.from_the_start(config, cpu))
         assert len(findings) == len(check.LOSSES) + 2
         assert all(f.value == 0 for f in findings), name
 
@@ -51,17 +51,25 @@ def test_engines_that_differ_are_found_to_differ(monkeypatch):
     launch = Pieces.launch
     monkeypatch.setattr(Pieces, "launch", lambda engine, lr: launch(engine, lr * 1.01))
     _, config = next(small(check.host_configs("quick")))
-    findings = check.from_the_start("x", config, torch.device("cpu"))
+    findings = check.from_the_start(config, torch.device("cpu"))
     assert not all(f.holds for f in findings)
 
 
 def test_runs_side_by_side_and_runs_continued_are_found_the_same():
     cpu = torch.device("cpu")
-    _, (name, config) = small(check.configs("quick"))
-    assert check.taken_up(name, config, cpu).value == 0
-    assert check.side_by_side(name, config, cpu).value == 0
-    _, (name, config) = small(check.host_configs("quick"))
-    assert check.side_by_side(name, config, cpu).value == 0
+    _, (_, config) = small(check.configs("quick"))
+    assert [f.value for f in check.continued(config, cpu)] == [0]
+    assert [f.value for f in check.side_by_side(config, cpu)] == [0]
+    _, (_, config) = small(check.host_configs("quick"))
+    assert [f.value for f in check.side_by_side(config, cpu)] == [0]
+
+
+def test_every_check_has_a_name_of_its_own():
+    names = [c.name for c in check.checks(torch.device("cuda"), 100, "paper")]
+    assert len(set(names)) == len(names)
+    assert {name.split(",")[0] for name in names} == {
+        "engines", "tf32", "side by side", "continued", "memory",
+    }  # fmt: skip
 
 
 def test_the_short_hike_is_cut_in_every_window():

@@ -3,8 +3,10 @@
 Each check gives a number and the bound it must not exceed; 0 means: to the last bit.
 """
 
-from collections.abc import Iterator
+import resource
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import NamedTuple
 
@@ -63,27 +65,36 @@ def host_configs(name: str) -> dict[str, RunConfig]:
     return chosen
 
 
-def checks(device: torch.device, updates: int, preset_name: str) -> Iterator[Finding]:
-    """All of them, one after the other."""
-    for name, config in configs(preset_name).items():
-        yield from eager_and_graph(name, config, device)
-    for name, config in host_configs(preset_name).items():
-        yield from from_the_start(name, config, device)
-    for name, config in list(configs(preset_name).items())[:2]:
-        yield from tf32(name, config, device)
-        yield side_by_side(name, config, device)
-        yield taken_up(name, config, device)
-        yield memory(name, config, device, updates)
-    name, config = next(iter(host_configs(preset_name).items()))
-    yield side_by_side(name, config, device)
-    yield memory(name, config, device, updates // 10)
+class Check(NamedTuple):
+    """Something to find out."""
+
+    name: str
+    findings: Callable[[], Iterable[Finding]]
+
+
+def checks(device: torch.device, updates: int, preset_name: str) -> Iterator[Check]:
+    """All of them."""
+    on_device, on_host = configs(preset_name), host_configs(preset_name)
+    for name, config in on_device.items():
+        yield Check(f"engines, {name}", partial(eager_and_graph, config, device))
+    for name, config in on_host.items():
+        yield Check(f"engines, {name}", partial(from_the_start, config, device))
+    for name in ("dvrl", "rnn"):
+        config = on_device[name]
+        yield Check(f"tf32, {name}", partial(tf32, config, device))
+        yield Check(f"side by side, {name}", partial(side_by_side, config, device))
+        yield Check(f"continued, {name}", partial(continued, config, device))
+        yield Check(f"memory, {name}", partial(memory, config, device, updates))
+    name, config = next(iter(on_host.items()))
+    yield Check(f"side by side, {name}", partial(side_by_side, config, device))
+    yield Check(f"memory, {name}", partial(memory, config, device, updates // 10))
 
 
 def relative(a: Tensor, b: Tensor) -> float:
     return float((a - b).norm() / b.norm().clamp(min=1e-12))
 
 
-def eager_and_graph(name: str, config: RunConfig, device: torch.device) -> Iterator[Finding]:
+def eager_and_graph(config: RunConfig, device: torch.device) -> Iterator[Finding]:
     """From the same state with the same noise, window by window: losses, gradients, weights."""
     worst: dict[str, float] = {}
     start = Trainer(config, device, "eager").checkpoint({})
@@ -93,10 +104,10 @@ def eager_and_graph(name: str, config: RunConfig, device: torch.device) -> Itera
             trainer.restore(start)
         _compare(*map(_window, trainers), worst)
         start = trainers[0].checkpoint({})
-    yield from _findings(name, worst)
+    yield from _findings(worst)
 
 
-def from_the_start(name: str, config: RunConfig, device: torch.device) -> Iterator[Finding]:
+def from_the_start(config: RunConfig, device: torch.device) -> Iterator[Finding]:
     """The same where worlds cannot be put back: both engines from the beginning.
 
     Two windows: later the runs part for good, once rounding has chosen another ancestor or action.
@@ -105,10 +116,10 @@ def from_the_start(name: str, config: RunConfig, device: torch.device) -> Iterat
     trainers = [Trainer(config, device, engine) for engine in ("eager", "graph")]
     for _ in range(2):
         _compare(*map(_window, trainers), worst)
-    yield from _findings(name, worst)
+    yield from _findings(worst)
 
 
-def tf32(name: str, config: RunConfig, device: torch.device) -> Iterator[Finding]:
+def tf32(config: RunConfig, device: torch.device) -> Iterator[Finding]:
     """The first window with products rounded to tf32 against float32."""
     found = {}
     for precision in ("float32", "tf32"):
@@ -117,7 +128,7 @@ def tf32(name: str, config: RunConfig, device: torch.device) -> Iterator[Finding
     worst: dict[str, float] = {}
     _compare(found["float32"], found["tf32"], worst)
     for loss in LOSSES[:-1]:
-        yield Finding(f"{name}: {loss}, tf32 against float32", worst[loss], ROUNDED)
+        yield Finding(f"{loss}, tf32 against float32", worst[loss], ROUNDED)
 
 
 class _Window(NamedTuple):
@@ -144,9 +155,9 @@ def _compare(eager: _Window, graph: _Window, worst: dict[str, float]) -> None:
         worst[what] = max(worst.get(what, 0.0), value)
 
 
-def _findings(name: str, worst: dict[str, float]) -> Iterator[Finding]:
+def _findings(worst: dict[str, float]) -> Iterator[Finding]:
     for what, value in worst.items():
-        yield Finding(f"{name}: {what}, graph against eager", value, TOLERANCE)
+        yield Finding(f"{what}, graph against eager", value, TOLERANCE)
 
 
 def _trained(trainers: list[Trainer], windows: int) -> list[Tensor]:
@@ -159,30 +170,36 @@ def _trained(trainers: list[Trainer], windows: int) -> list[Tensor]:
     return [trainer.learner.optimiser.flat.cpu() for trainer in trainers]
 
 
-def side_by_side(name: str, config: RunConfig, device: torch.device) -> Finding:
+def side_by_side(config: RunConfig, device: torch.device) -> Iterator[Finding]:
     """Three seeds at once against each alone."""
     seeds = [replace(config, seed=seed) for seed in range(3)]
     together = _trained([Trainer(c, device, "auto") for c in seeds], 6)
     alone = [_trained([Trainer(c, device, "auto")], 6)[0] for c in seeds]
     worst = max(float((a - b).abs().max()) for a, b in zip(together, alone, strict=True))
-    return Finding(f"{name}: weights, three runs side by side against alone", worst, 0.0)
+    yield Finding("weights, three runs side by side against alone", worst, 0.0)
 
 
-def taken_up(name: str, config: RunConfig, device: torch.device) -> Finding:
+def continued(config: RunConfig, device: torch.device) -> Iterator[Finding]:
     """A run continued from its checkpoint against one that was not stopped."""
     whole = Trainer(config, device, "auto")
     _trained([whole], 3)
     part = Trainer(config, device, "auto")
     part.restore(whole.checkpoint({}))
     difference = _trained([whole], 4)[0] - _trained([part], 4)[0]
-    return Finding(f"{name}: weights, continued against whole", float(difference.abs().max()), 0.0)
+    yield Finding("weights, continued against whole", float(difference.abs().max()), 0.0)
 
 
-def memory(name: str, config: RunConfig, device: torch.device, updates: int) -> Finding:
-    """MiB allocated more after many updates than after the first few."""
+def memory(config: RunConfig, device: torch.device, updates: int) -> Iterator[Finding]:
+    """MiB more after many updates than after the first few: allocated on the GPU, and the most that
+    was ever resident on the host."""
     trainer = Trainer(config, device, "auto")
     _trained([trainer], 8)
-    before = torch.cuda.memory_allocated(device)
+    before = torch.cuda.memory_allocated(device), _resident()
     _trained([trainer], updates // config.learner.segments)
-    grown = (torch.cuda.memory_allocated(device) - before) / 2**20
-    return Finding(f"{name}: MiB gained over {updates:,} updates", grown, 0.0)
+    grown = (torch.cuda.memory_allocated(device) - before[0]) / 2**20
+    yield Finding(f"MiB gained over {updates:,} updates", grown, 0.0)
+    yield Finding(f"MiB gained on the host over {updates:,} updates", _resident() - before[1], 8.0)
+
+
+def _resident() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
