@@ -1,0 +1,7 @@
+"""`python -m dvrl` is `dvrl`."""
+
+import sys
+
+from dvrl.cli import main
+
+sys.exit(main())
