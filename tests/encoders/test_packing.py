@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dvrl.core import tree
+from dvrl.core import rows, tree
 from dvrl.encoders.config import GruConfig, ParticleConfig
 from dvrl.nets.spaces import Spec
 
@@ -21,7 +21,7 @@ def recorder(name: str):
         for p in made.packing.parameters:
             p.copy_(torch.randn(p.shape))  # no zeros: none but those that packing adds
     made.open(2, 1)
-    made.begin(torch.cat([p.detach().flatten() for p in made.packing.parameters]))
+    made.begin(rows.join([p.detach() for p in made.packing.parameters]))
     return made
 
 
@@ -38,19 +38,21 @@ def test_gradients_come_back_to_the_parameters_they_belong_to(name):
     made = recorder(name)
     by_name = tree.leaves(made._pack()[0])
     directions = [torch.randn(x.shape) for x in by_name]
-    n = len(made._embedding_sizes)
+    n = len(made._embedding_shapes)
     wanted = torch.autograd.grad(by_name, made.packing.parameters[n:], directions)
     (derived,) = torch.autograd.grad(tree.leaves(made.weights), [made.leaves[1]], directions)
-    own, others = made.packing.gradient(torch.ones(2, made.packing.sizes[0]), derived)
-    assert torch.equal(own, torch.full((made.packing.n_embedding,), 2.0))
-    assert torch.equal(others, torch.cat([g.flatten() for g in wanted]))
+    live = [torch.randn(3), torch.randn(4, 16)]
+    size = made.packing.sizes[0]
+    found = made.packing.gradient(torch.ones(2, size), derived, live)
+    assert torch.equal(found[:size], torch.full((size,), 2.0))
+    assert torch.equal(found[size:], rows.join([*wanted, *live]))
 
 
 @every_recorder
 def test_an_old_segment_keeps_its_own_parameters(name):
     made = recorder(name)
     before = [x.clone() for x in tree.leaves(made.weights)]
-    made.begin(torch.randn(sum(p.numel() for p in made.packing.parameters)))
+    made.begin(rows.join([torch.randn(p.shape) for p in made.packing.parameters]))
     for old, newest, stacked in zip(
         before, tree.leaves(made.weights), tree.leaves(made._all_weights), strict=True
     ):

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from dvrl.core import tree
+from dvrl.core import rows, tree
 from dvrl.encoders.config import ParticleConfig
 from dvrl.encoders.particle import ParticleBelief
 from dvrl.encoders.particle_recorder import ParticleRecorder
@@ -60,7 +60,7 @@ def main() -> None:
         h, log_w, a, o_t, *noise = situation(k, size, special)
         belief = ParticleBelief(h, log_w)
         mine.open(1, 1)
-        mine.begin(torch.cat([p.flatten() for p in mine.packing.parameters]))
+        mine.begin(rows.join(mine.packing.parameters))
         mine._kernels = step_triton, scan_triton
         if special == "matrices in half precision":
             mine._rounded = mine._half()

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from dvrl.agents.config import PolicyConfig
-from dvrl.core import losses
+from dvrl.core import losses, rows
 from dvrl.encoders.config import ParticleConfig
 from dvrl.encoders.particle import ParticleInfo
 from dvrl.envs import mountain_hike
@@ -193,8 +193,8 @@ def run_package(learner: A2C) -> list[Record]:
     agent, noted, step = learner.agent, [], learner.optimiser.step
 
     def note_and_step(gradient):
-        parts = gradient.split(learner.optimiser.sizes)
-        given = {id(p): g.view_as(p) for p, g in zip(learner.parameters, parts, strict=True)}
+        parts = rows.part(gradient, learner.optimiser.shapes)
+        given = {id(p): g for p, g in zip(learner.parameters, parts, strict=True)}
         in_order = [given[id(p)] for p in agent.parameters()]
         noted.append((named(agent, agent.parameters()), named(agent, in_order)))
         return step(gradient)

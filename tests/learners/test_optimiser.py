@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from dvrl.core import rows
 from dvrl.learners.config import A2CConfig
 from dvrl.learners.optimiser import Optimiser
 
@@ -25,7 +26,7 @@ def gradients(scale: float, seed: int) -> list[torch.Tensor]:
 
 
 def gradient(scale: float, seed: int) -> torch.Tensor:
-    return torch.cat([g.flatten() for g in gradients(scale, seed)])
+    return rows.join(gradients(scale, seed))
 
 
 def theirs(kind: str, params: list[nn.Parameter]) -> torch.optim.Optimizer:

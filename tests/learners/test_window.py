@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.func import functional_call
 
-from dvrl.core import losses, tree
+from dvrl.core import losses, rows, tree
 from dvrl.encoders.config import GruConfig, ParticleConfig
 from dvrl.envs.config import MountainHikeConfig
 from dvrl.learners.a2c import A2C
@@ -40,8 +40,8 @@ class Recorder(A2C):
         step = self.optimiser.step
 
         def note_and_step(gradient):
-            parts = gradient.split(self.optimiser.sizes)
-            given = {id(p): g.view_as(p) for p, g in zip(self.parameters, parts, strict=True)}
+            parts = rows.part(gradient, self.optimiser.shapes)
+            given = {id(p): g for p, g in zip(self.parameters, parts, strict=True)}
             self.gradients.append([given[id(p)] for p in self.agent.parameters()])
             return step(gradient)
 

@@ -12,16 +12,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional as F
 
-from dvrl.core import tree
+from dvrl.core import rows, tree
 from dvrl.fuse import fusable
 
 Derived = TypeVar("Derived", bound=tuple)
 Acting = TypeVar("Acting", bound=tuple)
 Tree = TypeVar("Tree", bound=tuple)
-ALIGNED = 32
-"""Every piece of a row begins at a multiple of this: kernels read many elements at once."""
 
 
 class Packing(Generic[Derived, Acting]):
@@ -37,30 +34,32 @@ class Packing(Generic[Derived, Acting]):
     ) -> None:
         """`pack` reads the parameters `others` from the modules of `encoder`."""
         self.parameters = [*embeddings, *others]
-        sizes = [p.numel() for p in self.parameters]
-        positions = torch.arange(1, sum(sizes) + 1, device=others[0].device).double()  # 0: none
-        where = dict(zip(map(id, self.parameters), positions.split(sizes), strict=True))
+        shapes = [p.shape for p in self.parameters]
+        count = sum(shape.numel() for shape in shapes)
+        numbers = torch.arange(1, count + 1, device=others[0].device).double()  # 0: none
+        positions = numbers.split([shape.numel() for shape in shapes])
+        where = dict(zip(map(id, self.parameters), positions, strict=True))
         given = {
             f"encoder.{name}": where[id(p)].view_as(p)
             for name, p in encoder.named_parameters()
             if id(p) in where
         }
-        derived, acting = functional_call(_Packed(encoder, pack), given, ())
-        once, again = (
-            torch.cat([positions[:0], *(_padded(x.flatten()) for x in tree.leaves(weights))])
-            for weights in (derived, acting)
-        )
-        n_embedding = self.n_embedding = sum(p.numel() for p in embeddings)
-        parts = [_padded(positions[:n_embedding]), once, again]
-        self.sizes = [len(part) for part in parts]
-        row = torch.cat(parts).long()
-        self._chosen, self._there = (row - 1).clamp(min=0), (row > 0).to(others[0].dtype)
-        self._inverse = _inverse(once, positions[n_embedding:])
-        shapes = partial(tree.tree_map, lambda x: x.to("meta"))
-        self._like: tuple[Derived, Acting] = (shapes(derived), shapes(acting))
+        packed = functional_call(_Packed(encoder, pack), given, ())
+        own = rows.join(positions[: len(embeddings)])
+        # A place that no weight takes ends the second part: there is a zero for sure.
+        once, again = (rows.join([*tree.leaves(weights), numbers[:0]]) for weights in packed)
+        once = torch.cat([once, once.new_zeros(rows.ALIGNED)])
+        self.sizes = [len(part) for part in (own, once, again)]
+        row, flat = torch.cat([own, once, again]).long(), rows.join(positions).long()
+        places = torch.full((count + 1,), -1, device=row.device)
+        places[flat] = torch.arange(len(flat), device=row.device)
+        self._chosen, self._there = places[row].clamp(min=0), (row > 0).to(others[0].dtype)
+        self._inverse = _inverse(once, flat[self.sizes[0] :])
+        meta = partial(tree.tree_map, lambda x: x.to("meta"))
+        self._like: tuple[Derived, Acting] = (meta(packed[0]), meta(packed[1]))
 
     def fill(self, row: Float[Tensor, " Q"], flat: Float[Tensor, " P"]) -> None:
-        """Write the row of the parameters `flat`, these in the order of `parameters`."""
+        """Write the row of `flat`, which is the parameters joined (core.rows) in their order."""
         _choose(row, flat, self._chosen, self._there)
 
     def derived(self, part: Float[Tensor, "*S D"]) -> Derived:
@@ -72,12 +71,15 @@ class Packing(Generic[Derived, Acting]):
         return _unpacked(self._like[1], part)
 
     def gradient(
-        self, embeddings: Float[Tensor, "S E"], derived: Float[Tensor, " D"]
-    ) -> list[Float[Tensor, " _"]]:
-        """Gradients of a row's first part in every segment, and of the second, as parts of the
-        gradient of `parameters`: what a parameter does in each segment adds up."""
-        own = embeddings.sum(0)[: self.n_embedding]
-        return [own, derived.index_select(0, self._inverse)]
+        self,
+        embeddings: Float[Tensor, "S E"],
+        derived: Float[Tensor, " D"],
+        others: Sequence[Tensor],
+    ) -> Float[Tensor, " P"]:
+        """Given gradients of a row's first part in every segment, of the second, and of tensors
+        that are not packed: that of `parameters` and of these, joined. What a parameter does in
+        each segment adds up."""
+        return _joined(embeddings, derived, self._inverse, others)
 
 
 class _Packed(nn.Module):
@@ -97,26 +99,23 @@ def _choose(row: Tensor, flat: Tensor, chosen: Tensor, there: Tensor) -> None:
     row.copy_(flat.index_select(0, chosen) * there)
 
 
-def _inverse(once: Float[Tensor, " D"], positions: Float[Tensor, " P"]) -> Int[Tensor, " P"]:
-    """Where in `once` each of the `positions` is."""
-    (places,) = once.nonzero(as_tuple=True)
-    order = once[places].argsort()
-    assert torch.equal(once[places][order], positions), "each parameter must be packed once"
-    return places[order]
+@fusable
+def _joined(
+    embeddings: Tensor, derived: Tensor, inverse: Tensor, others: Sequence[Tensor]
+) -> Float[Tensor, " P"]:
+    packed = embeddings.sum(0), derived.index_select(0, inverse)
+    return torch.cat([*packed, rows.join(others)] if others else packed)
 
 
-def _padded(x: Float[Tensor, " M"]) -> Float[Tensor, " L"]:
-    return F.pad(x, (0, -len(x) % ALIGNED))
+def _inverse(once: Float[Tensor, " D"], positions: Int[Tensor, " P"]) -> Int[Tensor, " P"]:
+    """Where in `once` each of the `positions` is; of none: a place where none is."""
+    places, order = once[once > 0].sort()
+    assert torch.equal(places.long(), positions[positions > 0]), "each must be packed once"
+    inverse = torch.full_like(positions, len(once) - 1)
+    inverse[positions > 0] = (once > 0).nonzero()[order, 0]
+    return inverse
 
 
 def _unpacked(like: Tree, part: Tensor) -> Tree:
-    sizes = [-(-x.numel() // ALIGNED) * ALIGNED for x in tree.leaves(like)]
-    pieces = iter(part.split(sizes, -1))
-
-    def unpacked(x: Tensor) -> Tensor:
-        piece = next(pieces)
-        if piece.shape[-1] > x.numel():
-            piece = piece[..., : x.numel()]
-        return piece.unflatten(-1, x.shape)
-
-    return tree.tree_map(unpacked, like)
+    pieces = iter(rows.part(part, [x.shape for x in tree.leaves(like)]))
+    return tree.tree_map(lambda _: next(pieces), like)

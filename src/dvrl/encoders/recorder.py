@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from dvrl.core import tree
+from dvrl.core import rows, tree
 from dvrl.encoders.base import Belief, Update
 from dvrl.encoders.packing import Acting, Derived, Packing
 
@@ -77,7 +77,7 @@ class Recorder(ABC, Generic[Belief, Derived, Acting]):
             for modules in ((embed_action, embed_obs), packed)
         )
         self.packing: Packing[Derived, Acting] = Packing(encoder, embeddings, others, self._pack)
-        self._embedding_sizes = [p.numel() for p in embeddings]
+        self._embedding_shapes = [p.shape for p in embeddings]
         self._rows: Room[_Row] = Room()
         self._sensed: Room[Sensed] = Room()
         self._given: list[tuple[Tensor, Tensor]] = []
@@ -95,14 +95,14 @@ class Recorder(ABC, Generic[Belief, Derived, Acting]):
         self.step_count = 0
 
     def begin(self, flat: Float[Tensor, " P"]) -> None:
-        """A new segment, with these parameters, in the order of `packing.parameters`."""
+        """A new segment, with these parameters: `packing.parameters`, joined (core.rows)."""
         self.segment += 1
         self._given.clear()
         like = self.packing.sizes
         row = self._rows.at(self.segment, self.segments, lambda: _Row(flat.new_empty(sum(like))))
         self.packing.fill(row.parameters, flat)
-        rows = self._rows.until(self.segment + 1).parameters.detach()
-        embeddings, derived, acting = rows.split(like, -1)
+        window = self._rows.until(self.segment + 1).parameters.detach()
+        embeddings, derived, acting = window.split(like, -1)
         self.leaves = embeddings.detach().requires_grad_(), derived[-1].detach().requires_grad_()
         self.weights = self.packing.derived(self.leaves[1])
         self.acting = self.packing.acting(acting[-1])
@@ -161,8 +161,7 @@ class Recorder(ABC, Generic[Belief, Derived, Acting]):
         self, leaf: Float[Tensor, "S E"], inputs: Sensed
     ) -> tuple[Float[Tensor, "T N D"], Float[Tensor, "T N D"]]:
         """Of actions and observations, each segment's by its own weights."""
-        leaf = leaf[:, : self.packing.n_embedding]
-        parts, segments = iter(leaf.split(self._embedding_sizes, 1)), leaf.shape[0]
+        parts, segments = iter(rows.part(leaf, self._embedding_shapes)), leaf.shape[0]
         a = _batched(self.embed_action, parts, inputs.a_tm1, segments)
         return a, _batched(self.embed_obs, parts, inputs.o_t, segments)
 
@@ -171,7 +170,7 @@ def _batched(
     module: nn.Module, parts: Iterator[Tensor], x: Float[Tensor, "T N *D"], segments: int
 ) -> Float[Tensor, "T N D"]:
     """`module` on each segment's rows, with each segment's parameters."""
-    weights = {name: next(parts).unflatten(1, p.shape) for name, p in module.named_parameters()}
-    rows = x.unflatten(0, (segments, -1)).flatten(1, 2)
-    out = torch.vmap(lambda w, r: functional_call(module, w, (r,)))(weights, rows)
+    weights = {name: next(parts) for name, _ in module.named_parameters()}
+    seen = x.unflatten(0, (segments, -1)).flatten(1, 2)
+    out = torch.vmap(lambda w, r: functional_call(module, w, (r,)))(weights, seen)
     return out.view(*x.shape[:2], *out.shape[2:])

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from dvrl.agents.actor_critic import ActorCritic
-from dvrl.core import losses, tree
+from dvrl.core import losses, rows, tree
 from dvrl.encoders.base import Info
 from dvrl.envs.worlds import Worlds
 from dvrl.fuse import fusable
@@ -43,7 +43,7 @@ class A2C:
         """Those that are used as they are, none of a segment's own copies."""
         self.parameters = [*packed, *self.live]
         self.optimiser = Optimiser(config, self.parameters, group)
-        self.packed = self.optimiser.flat[: sum(p.numel() for p in packed)]
+        self.packed = self.optimiser.flat[: sum(rows.place(p.shape) for p in packed)]
 
     def set_lr(self, lr: float) -> None:
         """The learning rate of the updates to come."""
@@ -54,16 +54,16 @@ class A2C:
 
         The i-th update sends its own n_s-step loss back through i * n_s steps.
         """
-        outcomes, rows, infos = [], [], []
+        outcomes, updates, infos = [], [], []
         self.open()
         for i in range(self.config.segments):
             closes = i == self.config.segments - 1
             carry, segment, metrics = self.update(carry, retain_graph=not closes)
             # Only what carries no graph is kept: the old losses can go while the window is open.
             outcomes.append(Outcome(segment.reward, segment.ended))
-            rows.append(metrics)
+            updates.append(metrics)
             infos += segment.infos
-        means = _means(rows) | _seen(infos)
+        means = _means(updates) | _seen(infos)
         # The window is full: the gradient ends here, and the next one may use its memory.
         return tree.tree_map(lambda x: x.detach().clone(), carry), outcomes, means
 
@@ -79,9 +79,7 @@ class A2C:
         segment, carry = self.experience(carry)
         total, metrics = self._total(segment._replace(infos=()))
         norm = self.optimise(total, retain_graph)
-        usable = norm.isfinite()
-        metrics |= {"grad_norm": torch.where(usable, norm, 0.0), "skipped": (~usable).float()}
-        return carry, segment, metrics
+        return carry, segment, metrics | {"grad_norm": norm}
 
     @fusable
     def _total(self, segment: Segment) -> tuple[Float[Tensor, ""], dict[str, Float[Tensor, ""]]]:
@@ -141,22 +139,24 @@ class A2C:
         A gradient that is not a number (a particle's density overflowed) changes nothing: the
         update counts as skipped.
         """
-        leaves = [] if self.recorder is None else list(self.recorder.leaves)
-        gradients = torch.autograd.grad(
-            total,
-            leaves + self.live,
-            retain_graph=retain_graph and self.recorder is None,  # recorded segments need none
-            materialize_grads=True,
-        )
-        parts = [g.flatten() for g in gradients[len(leaves) :]]
-        if self.recorder is not None:
-            parts = self.recorder.packing.gradient(*gradients[:2]) + parts
-        return self.optimiser.step(torch.cat(parts))
+        if self.recorder is None:
+            gradients = torch.autograd.grad(
+                total, self.live, retain_graph=retain_graph, materialize_grads=True
+            )
+            return self.optimiser.step(rows.join(gradients))
+        leaves = [*self.recorder.leaves, *self.live]  # recorded segments need no graph any more
+        embeddings, derived, *live = torch.autograd.grad(total, leaves, materialize_grads=True)
+        return self.optimiser.step(self.recorder.packing.gradient(embeddings, derived, live))
 
 
 @fusable
-def _means(rows: Sequence[dict[str, Tensor]]) -> dict[str, Float[Tensor, ""]]:
-    return {name: torch.stack([row[name] for row in rows]).mean() for name in rows[0]}
+def _means(updates: Sequence[dict[str, Tensor]]) -> dict[str, Float[Tensor, ""]]:
+    """Over a window; updates without a usable gradient count none."""
+    columns = {name: torch.stack([update[name] for update in updates]) for name in updates[0]}
+    usable = columns["grad_norm"].isfinite()
+    columns["grad_norm"] = torch.where(usable, columns["grad_norm"], 0.0)
+    columns["skipped"] = (~usable).float()
+    return {name: column.mean() for name, column in columns.items()}
 
 
 @fusable

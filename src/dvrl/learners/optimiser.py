@@ -7,9 +7,10 @@ there, and visits every parameter by itself; on a GPU each of these costs more t
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
+from dvrl.core import rows
 from dvrl.fuse import fusable
 from dvrl.learners.config import A2CConfig
 from dvrl.learners.group import ALONE, Group
@@ -20,7 +21,8 @@ ADAM_DECAYS = (0.9, 0.999)
 
 
 class Optimiser:
-    """Owns the storage of the parameters from now on: each becomes a view into one vector.
+    """Owns the storage of the parameters from now on: each becomes a view into one vector, the
+    parameters joined (core.rows).
 
     Steps write to that vector and leave the parameters' version counters alone, so that a graph
     which still holds old activations stays runnable ("stale" windows).
@@ -31,10 +33,10 @@ class Optimiser:
     ) -> None:
         self.group = group
         self.clip_norm = config.clip_norm
-        self.sizes = [p.numel() for p in parameters]
-        self.flat = torch.cat([p.detach().flatten() for p in parameters])
-        for p, part in zip(parameters, self.flat.split(self.sizes), strict=True):
-            p.data = part.view_as(p)
+        self.shapes = [p.shape for p in parameters]
+        self.flat = rows.join([p.detach() for p in parameters])
+        for p, part in zip(parameters, rows.part(self.flat, self.shapes), strict=True):
+            p.data = part
         self.gradient = torch.zeros_like(self.flat)
         """The last one, clipped."""
         self.lr = self.flat.new_tensor(config.lr)
@@ -47,7 +49,7 @@ class Optimiser:
     def step(self, gradient: Float[Tensor, " P"]) -> Float[Tensor, ""]:
         """Clip, step; the norm before clipping. A gradient that is no number changes nothing."""
         self.gradient, norm = clipped(self.group.mean(gradient), self.clip_norm)
-        self.rule(self.flat, self.slots, self.lr, self.gradient, norm.isfinite())
+        self.rule(self.flat, self.slots, self.lr, self.gradient, norm)
         return norm
 
     def load(self, slots: dict[str, Tensor]) -> None:
@@ -72,9 +74,10 @@ def rmsprop(
     slots: dict[str, Tensor],
     lr: Float[Tensor, ""],
     gradient: Float[Tensor, " P"],
-    usable: Bool[Tensor, ""],
+    norm: Float[Tensor, ""],
 ) -> None:
-    """One step in place, if the gradient is usable."""
+    """One step in place, if the gradient's norm is a number."""
+    usable = norm.isfinite()
     given = torch.where(usable, gradient, 0.0)
     square = slots["square"]
     square.mul_(1 - (1 - RMSPROP_DECAY) * usable.to(square))
@@ -88,9 +91,10 @@ def adam(
     slots: dict[str, Tensor],
     lr: Float[Tensor, ""],
     gradient: Float[Tensor, " P"],
-    usable: Bool[Tensor, ""],
+    norm: Float[Tensor, ""],
 ) -> None:
-    """One step in place, if the gradient is usable."""
+    """One step in place, if the gradient's norm is a number."""
+    usable = norm.isfinite()
     b_mean, b_square = ADAM_DECAYS
     steps = slots["steps"] + usable
     mean = b_mean * slots["mean"] + (1 - b_mean) * gradient
