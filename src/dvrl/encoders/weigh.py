@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from dvrl.core import smc
 from dvrl.core.laws import Gaussian, log_prob_of_sample
+from dvrl.core.products import transposed
 from dvrl.core.scan import scan_back, scan_taped
 from dvrl.fuse import fusable
 from dvrl.models.replay import Moved
@@ -188,19 +189,26 @@ def _back(
     d_e = g_dec @ w.dec_e if d_e is None else torch.addmm(d_e, g_dec, w.dec_e)
     d_moved = (d_htm1, 0.5 * d_lw / var, d_z, d_e, d_h)
 
-    weights = (
-        g_prior.t() @ h_tm1,
-        *_layer(g_phead, p_hidden),
-        g_dec.t() @ e,
-        g_dec.t() @ h_tm1,
-        *_layer(g_last, d_hidden),
-        *_layer(g_dhead, d_last),
-        g_in.t() @ h,
-        g_in.t() @ e,
-        g_in.t() @ weight.flatten(),
-        gate_sums[: 3 * size],
-        g_state.t() @ rows(tape.before),
-        gate_sums[size:],
+    prior, prior_head, dec_e, dec_h, dec_hidden, summary_h, summary_e, state = transposed(
+        (g_prior, g_phead, g_dec, g_dec, g_last, g_in, g_in, g_state),
+        (h_tm1, p_hidden, e, h_tm1, d_hidden, h, e, rows(tape.before)),
+    )
+    weights = WeighWeights(
+        prior=prior,
+        prior_head=prior_head,
+        prior_head_bias=g_phead.sum(0),
+        dec_e=dec_e,
+        dec_h=dec_h,
+        dec_hidden=dec_hidden,
+        dec_hidden_bias=g_last.sum(0),
+        dec_head=g_dhead.t() @ d_last,
+        dec_head_bias=g_dhead.sum(0),
+        summary_h=summary_h,
+        summary_e=summary_e,
+        summary_w=g_in.t() @ weight.flatten(),
+        summary_bias=gate_sums[: 3 * size],
+        state=state,
+        state_bias=gate_sums[size:],
     )
     of_steps = (*(x.unflatten(0, (*steps, k)).sum(2) for x in (g_prior, g_dec)),)
     of_moves = (x if x is None else x.unflatten(0, (*steps, k)) for x in d_moved)
@@ -216,7 +224,3 @@ def _gaussian_back(d: Tensor, miss: Tensor, var: Tensor, min_var: float) -> Tens
 
 def _through_relu(gradient: Tensor, output: Tensor) -> Tensor:
     return torch.ops.aten.threshold_backward(gradient, output, 0)
-
-
-def _layer(g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    return g.t() @ x, g.sum(0)

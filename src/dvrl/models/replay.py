@@ -8,7 +8,7 @@ step, where autograd would make dozens of small operations; and no graph of old 
 `ParticleEncoder.update` is the specification; tests hold the two together.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dvrl.core import gru
+from dvrl.core.products import transposed
 from dvrl.models.walk import Injected, MoveWeights, Rows, Slopes, Walk, way_back
 
 
@@ -86,24 +87,25 @@ def _gradients(
     d_sensed = context.reshape(segments, -1, context.shape[-1]) @ w.context
     biases = sums.sum((0, 1))
     head_bias, e_bias = biases[wide:].split([parts[0].head.shape[-1], parts[0].e.shape[-1]])
-    return (
-        d_sensed.view_as(sensed),
-        context.flatten(0, 1).t() @ sensed.flatten(0, 1),
-        torch.cat([biases[: 3 * size], biases[4 * size : wide]]),
-        _products((part.gates[:, size:], part.h_tm1) for part in parts),
-        biases[size:wide],
-        _products((part.head, part.hidden) for part in parts),
-        head_bias,
-        _products((part.e, part.z) for part in parts),
-        e_bias,
-        _products((part.gates[:, : 3 * size], part.e_out) for part in parts),
+    state, head, embed, gates = transposed(*_pairs(parts[0], size))
+    for part in parts[1:]:
+        for total, g, x in zip((state, head, embed, gates), *_pairs(part, size), strict=True):
+            total.addmm_(g.t(), x)
+    return d_sensed.view_as(sensed), *MoveWeights(
+        context=context.flatten(0, 1).t() @ sensed.flatten(0, 1),
+        context_bias=torch.cat([biases[: 3 * size], biases[4 * size : wide]]),
+        state=state,
+        state_bias=biases[size:wide],
+        head=head,
+        head_bias=head_bias,
+        embed=embed,
+        embed_bias=e_bias,
+        gates=gates,
     )
 
 
-def _products(pairs: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
-    """The weight's gradient: the sum of gradients times values."""
-    (g, x), *others = pairs
-    total = g.t() @ x
-    for g, x in others:
-        total.addmm_(g.t(), x)
-    return total
+def _pairs(part: Rows, size: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Gradients, and the values they meet in the products of state, head, embed and gates."""
+    gates = part.gates
+    gradients = gates[:, size:], part.head, part.e, gates[:, : 3 * size]
+    return gradients, (part.h_tm1, part.hidden, part.z, part.e_out)
