@@ -1,7 +1,6 @@
 """A step of all particles as one GPU kernel, against the step it stands for."""
 
 import torch
-from torch import Tensor
 
 from dvrl.core import rows, tree
 from dvrl.encoders.config import ParticleConfig
@@ -19,7 +18,6 @@ CASES = [
     (10, 64, "an observation beyond all bounds"),
     (8, 128, ""),
     (16, 64, "equal weights"),
-    (6, 64, "matrices in half precision"),
 ]
 
 
@@ -62,9 +60,6 @@ def main() -> None:
         mine.open(1, 1)
         mine.begin(rows.join(mine.packing.parameters))
         mine._kernels = step_triton, scan_triton
-        if special == "matrices in half precision":
-            mine._rounded = mine._half()
-            mine.weights = tree.tree_map(Tensor.float, tree.at(mine._rounded, -1))
         given = (belief, mine._look(mine.acting, a, o_t), o_t, *noise)
         record = mine._blank(belief)
         mine._by_kernel(record, *given)

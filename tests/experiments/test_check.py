@@ -43,7 +43,7 @@ def test_engines_that_agree_are_found_to_agree():
         assert all(f.value == 0 for f in check.eager_and_graph(config, cpu)), name
     for name, config in small(check.host_configs("quick")):
         findings = list(check.from_the_start(config, cpu))
-        assert len(findings) == len(check.LOSSES) + 2
+        assert len(findings) == len(check.LOSSES) + 3
         assert all(f.value == 0 for f in findings), name
 
 
@@ -53,6 +53,17 @@ def test_engines_that_differ_are_found_to_differ(monkeypatch):
     _, config = next(small(check.host_configs("quick")))
     findings = check.from_the_start(config, torch.device("cpu"))
     assert not all(f.holds for f in findings)
+
+
+def test_windows_in_which_rounding_chose_are_left_out_but_counted():
+    def window(loss: float, ancestor: int) -> check._Window:
+        one = torch.ones(1)
+        return check._Window(dict.fromkeys(check.LOSSES, loss), one, one, torch.tensor([ancestor]))
+
+    same, parted = (window(1.0, 0), window(1.0, 0)), (window(1.0, 0), window(2.0, 1))
+    assert all(f.holds for f in check._agree([same, parted]))
+    assert not all(f.holds for f in check._agree([parted, same, parted]))
+    assert not all(f.holds for f in check._agree([same, (window(1.0, 0), window(1.1, 0))]))
 
 
 def test_runs_side_by_side_and_runs_continued_are_found_the_same():

@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Float16, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -43,10 +43,6 @@ class ActingWeights(NamedTuple):
     contexts_bias: Float[Tensor, " C"]
 
 
-class _Half(NamedTuple):
-    derived: Float16[Tensor, "*S D"]
-
-
 class Kept(NamedTuple):
     """Of one step, or of T, what is wanted as long as the gradient window is open."""
 
@@ -72,24 +68,10 @@ class ParticleRecorder(Recorder[ParticleBelief, Weights, ActingWeights]):
         self.model = model
         self.summary = summary
         super().__init__(encoder, model.embed_action, model.embed_obs, *model.laws, summary)
-        self._halves: Room[_Half] = Room()
         self._kept: Room[Kept] = Room()
         self._tapes: Room[WeighTape] = Room()
         self._unremembered: Room[Record] = Room()
         self._walked: Walked | None = None
-
-    def begin(self, flat: Float[Tensor, " P"]) -> None:
-        super().begin(flat)
-        rounds = self._kernels is not None and kernels.tf32()
-        self._rounded = self._half() if rounds else self._all_weights
-
-    def _half(self) -> Weights:
-        """All segments' weights with matrices in half precision: to as many digits as tf32 has, in
-        half the bytes, and it is for bytes that the kernels wait."""
-        row = _Half(self._derived[-1].half())
-        tree.copy(self._halves.at(self.segment, self.segments, lambda: row), row)
-        rounded = self.packing.derived(self._halves.until(self.segment + 1).derived)
-        return tree.tree_map(lambda x, y: y if y.ndim > 2 else x, self._all_weights, rounded)
 
     def _pack(self) -> tuple[Weights, ActingWeights]:
         model, cell = self.model, self.summary
@@ -190,9 +172,8 @@ class ParticleRecorder(Recorder[ParticleBelief, Weights, ActingWeights]):
         assert self._kernels is not None
         step, scan = self._kernels
         w, (kept, tape) = self.weights.weigh, record
-        rounded = tree.at(self._rounded, -1)
         gates = step.step(
-            (*rounded.move[2:], *rounded.weigh[:-2]), self.model.min_var,
+            (*self.weights.move[2:], *w[:-2]), self.model.min_var,
             *belief, u, *self._split(contexts), eps, o_t,
             results=(kept.ancestors, *kept.moved, *tree.leaves(kept.slopes), *kept.weighed[1:],
                      *tape[:-2]),
@@ -229,7 +210,7 @@ class ParticleRecorder(Recorder[ParticleBelief, Weights, ActingWeights]):
         newest = tree.tree_map(lambda x: x[-self.n_steps :], kept)
         h_tm1, _, z, e, _ = kept.moved
         walk = Walk(
-            self._all_weights.move, self._rounded.move, inputs.first, kept.ancestors,
+            self._all_weights.move, inputs.first, kept.ancestors,
             h_tm1, z, e, kept.slopes, self._results(),
         )  # fmt: skip
         weights = self.weights
@@ -255,6 +236,10 @@ class ParticleRecorder(Recorder[ParticleBelief, Weights, ActingWeights]):
         newest = a[-self.n_steps :]
         c_prior, c_dec = F.linear(newest, *prior_context), F.linear(newest, *dec_context)
         return torch.cat([x, a], -1), c_prior, c_dec
+
+    @property
+    def ancestors(self) -> Int[Tensor, "T N K"]:
+        return self._kept.until(self.step_count).ancestors
 
     def _results(self) -> Walked:
         """Where walks write; the same place every time."""

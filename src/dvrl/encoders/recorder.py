@@ -6,7 +6,7 @@ used again in every window; no graph of them is kept. So every update is a funct
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import torch
@@ -106,7 +106,7 @@ class Recorder(ABC, Generic[Belief, Derived, Acting]):
         self.leaves = embeddings.detach().requires_grad_(), derived[-1].detach().requires_grad_()
         self.weights = self.packing.derived(self.leaves[1])
         self.acting = self.packing.acting(acting[-1])
-        self._derived, self._all_weights = derived, self.packing.derived(derived)
+        self._all_weights = self.packing.derived(derived)
 
     def step(
         self,
@@ -147,14 +147,22 @@ class Recorder(ABC, Generic[Belief, Derived, Acting]):
         """The newest segment; `first`: where its steps were the first of an episode."""
 
     @property
+    def ancestors(self) -> Tensor | None:
+        """Those of the window's particles, where there are any: chosen by chance and, where two are
+        as good as equal, by rounding."""
+        return None
+
+    @property
     def _length(self) -> int:
         return self.segments * self.n_steps
 
     def _inputs(self, first: Bool[Tensor, "L N"]) -> Sensed:
         """What was given in all steps of the window so far."""
-        a_tm1, o_t = (torch.stack(x) for x in zip(*self._given, strict=True))
-        given = Sensed(a_tm1, o_t, first)
-        tree.copy(self._sensed.at(self.segment, self.segments, lambda: given), given)
+        a_tm1, o_t = zip(*self._given, strict=True)
+        place = self._sensed.at(self.segment, self.segments, lambda: _blank(a_tm1, o_t, first))
+        torch.stack(a_tm1, out=place.a_tm1)
+        torch.stack(o_t, out=place.o_t)
+        place.first.copy_(first)
         return tree.tree_map(lambda x: x.flatten(0, 1), self._sensed.until(self.segment + 1))
 
     def _embeddings(
@@ -164,6 +172,11 @@ class Recorder(ABC, Generic[Belief, Derived, Acting]):
         parts, segments = iter(rows.part(leaf, self._embedding_shapes)), leaf.shape[0]
         a = _batched(self.embed_action, parts, inputs.a_tm1, segments)
         return a, _batched(self.embed_obs, parts, inputs.o_t, segments)
+
+
+def _blank(a_tm1: Sequence[Tensor], o_t: Sequence[Tensor], first: Tensor) -> Sensed:
+    a, o = (x[0].new_empty(len(x), *x[0].shape) for x in (a_tm1, o_t))
+    return Sensed(a, o, torch.empty_like(first))
 
 
 def _batched(

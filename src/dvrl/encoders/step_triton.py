@@ -46,14 +46,11 @@ def _product(
     w_ptr += tl.arange(0, TO)[None, :] * W_STRIDE + tl.arange(0, STEP)[:, None]  # transposed
     for i in range(0, FROM, STEP):
         x = tl.load(x_ptr + i)
-        w = tl.load(w_ptr + i).to(tl.float32)
-        a = tl.dot(x, w, a, input_precision=PRECISION)
+        a = tl.dot(x, tl.load(w_ptr + i), a, input_precision=PRECISION)
         if b is not None:
-            w = tl.load(w_ptr + i + TO * W_STRIDE).to(tl.float32)
-            b = tl.dot(x, w, b, input_precision=PRECISION)
+            b = tl.dot(x, tl.load(w_ptr + i + TO * W_STRIDE), b, input_precision=PRECISION)
         if c is not None:
-            w = tl.load(w_ptr + i + 2 * TO * W_STRIDE).to(tl.float32)
-            c = tl.dot(x, w, c, input_precision=PRECISION)
+            c = tl.dot(x, tl.load(w_ptr + i + 2 * TO * W_STRIDE), c, input_precision=PRECISION)
     if c is not None:
         return a, b, c
     elif b is not None:
@@ -242,8 +239,8 @@ def _step(
     _keep(out_ptr + 2 * H, row, real, u, 3)
 
 
-MANY = 256 * 32
-"""Rows from which on programs are plenty."""
+MANY = 256
+"""Environments from which on programs are plenty."""
 
 
 def supports(h: int, q: int, e: int, z: int, p: int, d: int, o: int, k: int) -> bool:
@@ -265,8 +262,8 @@ def step(
     ancestors, the parts of `Moved` and of `Slopes`, of `Weighed` all but the feature, of
     `WeighTape` what the scan does not write.
 
-    `envs` environments in a program: as many as fill the 16 rows that tensor cores want, and twice
-    as many where there are more than enough, since they share the weights' way to the chip.
+    `envs` environments in a program: one where there are few; else as many as fill the 16 rows that
+    tensor cores want, and twice as many, since they share the weights' way to the chip.
     `chunk` columns of weights at once, `num_stages` of these chunks under way. Of `context`,
     `c_prior` and `c_dec` only the columns must be contiguous."""
     n, k, h = h_prev.shape
@@ -275,9 +272,10 @@ def step(
     d, o = dec_e.shape[0], o_t.shape[-1]
     assert n * k * 3 * h < 2**31, "indices must fit 32 bits"
     padded = triton.next_power_of_2(k)
-    many = n * padded >= MANY and precision == "tf32"  # else registers do not suffice
-    envs = envs or max(1, 16 // padded) * (2 if many else 1)
-    num_warps, num_stages = num_warps or (16 if many else 8), num_stages or (2 if many else 3)
+    many = n >= MANY
+    twice = many and precision == "tf32"  # else registers do not suffice
+    envs = envs or (max(1, 16 // padded) if many else 1) * (2 if twice else 1)
+    num_warps, num_stages = num_warps or (16 if twice else 8), num_stages or (2 if twice else 3)
 
     gates = h_prev.new_empty(n, k, 3 * h)
     contexts = [c if c.stride(1) == 1 else c.contiguous() for c in (context, c_prior, c_dec)]

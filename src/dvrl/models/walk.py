@@ -52,8 +52,6 @@ class Walk(NamedTuple):
     """All steps of a gradient window so far, and the weights of its segments."""
 
     weights: MoveWeights
-    rounded: MoveWeights
-    """The same, as kernels want them."""
     first: Bool[Tensor, "T N"]
     """Where an episode began: no gradient flows into the one before."""
     ancestors: Int[Tensor, "T N K"]

@@ -54,8 +54,7 @@ def _product(
     w_ptr += tl.arange(0, CHUNK)[:, None] * TO + tl.arange(0, TO)[None, :]
     for i in range(0, FROM, CHUNK):
         x = _rows(x_ptr + i, row, real, CHUNK, STRIDE)
-        w = tl.load(w_ptr + i * TO).to(tl.float32)
-        acc = tl.dot(x, w, acc, input_precision=PRECISION)
+        acc = tl.dot(x, tl.load(w_ptr + i * TO), acc, input_precision=PRECISION)
     return acc
 
 
@@ -149,6 +148,10 @@ def _walk(
         t -= 1
 
 
+MANY = 256
+"""Environments from which on programs are plenty."""
+
+
 def supports(h: int, q: int, e: int, z: int, k: int) -> bool:
     """Sizes of h, the proposal's hidden layer, phi^z and z; and particles of an environment."""
     return all(size in (64, 128) for size in (h, q, e, z)) and 1 <= k <= 32
@@ -159,13 +162,18 @@ def walk_back(
     given: "Injected",
     *,
     precision: str = "tf32x3",
-    num_warps: int = 8,
+    num_warps: int | None = None,
     num_stages: int = 4,
     chunk: int = 32,
 ) -> None:
-    """models.walk.walk_back; `chunk` rows of weights at once, `num_stages` of these under way."""
+    """models.walk.walk_back; `chunk` rows of weights at once, `num_stages` of these under way.
+
+    Eight warps are sooner done with the rows of one environment, if they are many; four leave room
+    for another environment beside it."""
     steps, n, k, h = walk.h_tm1.shape
-    w, slopes, segments = walk.rounded, walk.slopes, walk.rounded.state.shape[0]
+    block = max(16, triton.next_power_of_2(k))
+    num_warps = num_warps or (8 if block > 16 and n < MANY else 4)
+    w, slopes, segments = walk.weights, walk.slopes, walk.weights.state.shape[0]
     sizes = {"H": h, "Q": slopes.hidden.shape[-1], "E": walk.e.shape[-1], "Z": walk.z.shape[-1]}
     weights = w.state, w.head, w.embed, w.gates
     assert all(x[0].is_contiguous() for x in weights)
@@ -177,7 +185,7 @@ def walk_back(
         *weights, *(x if x is None else x.contiguous() for x in inputs), *walk.room,
         n, steps, next(x.shape[0] for x in given if x is not None), steps // segments,
         *(x.stride(0) for x in weights),
-        K=k, BLOCK=max(16, triton.next_power_of_2(k)),
+        K=k, BLOCK=block,
         CHUNK=min(chunk, *sizes.values()), PRECISION=precision,
         num_warps=num_warps, num_stages=num_stages, **sizes,
     )  # fmt: skip
