@@ -84,19 +84,24 @@ class RunFiles:
         return self.root / ".lock"
 
 
-def write_atomic(path: Path, content: bytes) -> None:
-    """The file is either as it was or holds all of `content`, whatever happens meanwhile."""
+def write_atomic(path: Path, content: bytes, durable: bool = True) -> None:
+    """The file is either as it was or holds all of `content`, whatever happens meanwhile.
+
+    What need not outlast a power cut need not be waited for: some disks take a tenth of a second.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    sync_directory(path.parent)
+    if durable:
+        sync_directory(path.parent)
 
 
 def sync_directory(path: Path) -> None:
@@ -108,8 +113,8 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_json(path: Path, value: Any) -> None:
-    write_atomic(path, (json.dumps(value, indent=2) + "\n").encode())
+def write_json(path: Path, value: Any, durable: bool = True) -> None:
+    write_atomic(path, (json.dumps(value, indent=2) + "\n").encode(), durable)
 
 
 def read_json(path: Path) -> Any:

@@ -181,6 +181,7 @@ class Run:
                 "pid": os.getpid(),
                 "updated": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             },
+            durable=state != "running",
         )
 
     def close(self) -> None:

@@ -36,12 +36,13 @@ class EpisodeMeter:
 
     def add(self, reward: np.ndarray, ended: np.ndarray, step: int) -> list[Episode]:
         """The episodes that ended in steps `T N` which began after `step` steps of the run."""
-        finished = []
-        for r_i, ended_i in zip(reward, ended, strict=True):
-            step += len(r_i)
-            self.ret += r_i
-            self.length += 1
-            for row in np.flatnonzero(ended_i):
+        finished: list[Episode] = []
+        ends = np.flatnonzero(ended.any(1))
+        for part, last in zip(np.split(reward, ends + 1), [*ends, None], strict=True):
+            self.ret = np.concatenate([self.ret[None], part]).cumsum(0)[-1]  # step after step
+            self.length += len(part)
+            step += part.size
+            for row in () if last is None else np.flatnonzero(ended[last]):
                 finished.append(Episode(step, float(self.ret[row]), int(self.length[row])))
                 self.ret[row] = self.length[row] = 0
         return finished
