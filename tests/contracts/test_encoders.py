@@ -227,10 +227,10 @@ def test_a_belief_can_be_chosen_row_by_row(case):
 @every_encoder
 def test_beliefs_stack_along_time_and_come_apart_again(case):
     beliefs = [update.belief for update in run(build(case), history(3))]
-    stacked = tree.stack(beliefs)
+    stacked = tree.tree_map(lambda *leaves: torch.stack(leaves), *beliefs)
     assert type(stacked) is type(beliefs[0])
     for t, belief in enumerate(beliefs):
-        assert equal(tree.tree_map(lambda leaf, t=t: leaf[t], stacked), belief)
+        assert equal(tree.at(stacked, t), belief)
 
 
 @every_encoder

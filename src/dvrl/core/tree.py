@@ -1,6 +1,6 @@
 """Maps over records: NamedTuples whose leaves are tensors or further such records."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeVar
 
 import torch
@@ -33,11 +33,6 @@ def where(rows: Bool[Tensor, " N"], chosen: Tree, otherwise: Tree) -> Tree:
 def detach(tree: Tree) -> Tree:
     """The same values without their history."""
     return tree_map(Tensor.detach, tree)
-
-
-def stack(trees: Sequence[Tree]) -> Tree:
-    """A sequence of records as one record with a new leading axis (time)."""
-    return tree_map(lambda *leaves: torch.stack(leaves), *trees)
 
 
 def copy(into: Tree, values: Tree) -> None:

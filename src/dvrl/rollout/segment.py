@@ -120,7 +120,7 @@ def act_through(
     """
     value = torch.no_grad()(value)
     rows, chosen = [], []
-    nothing = carry.o_t.new_zeros(worlds.n)
+    nothing = torch.zeros(worlds.n, device=carry.o_t.device)
     for _ in range(n_steps):
         first = carry.first
         decision, step, carry = advance(agent, act, worlds, carry)
