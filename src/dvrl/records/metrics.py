@@ -40,10 +40,14 @@ class AppendLog:
         self._file.write(text.encode())
         self._file.flush()
 
-    def sync(self) -> int:
-        """Make it durable; its length in bytes."""
-        os.fsync(self._file.fileno())
+    @property
+    def length(self) -> int:
+        """In bytes."""
         return self._file.tell()
+
+    def sync(self) -> None:
+        """Make it durable."""
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()

@@ -32,6 +32,11 @@ class Checkpoint(NamedTuple):
     numbers: dict[str, Any]
     """Steps done, offsets of the logs, sums not yet logged."""
 
+    def on_host(self) -> "Checkpoint":
+        """The same in the CPU's memory."""
+        tensors = ({k: t.detach().cpu() for k, t in part.items()} for part in self[:3])
+        return Checkpoint(*tensors, numbers=self.numbers)
+
 
 class Damaged(Exception):
     """A checkpoint that is not what its manifest says."""

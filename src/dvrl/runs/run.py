@@ -4,6 +4,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
@@ -19,6 +20,7 @@ from dvrl.records.metrics import (
     read_episodes,
 )
 from dvrl.runs import checkpoint as checkpoints
+from dvrl.runs.background import Background
 from dvrl.runs.config import RunConfig
 from dvrl.runs.errors import NotANumber, RunFailed
 from dvrl.runs.guard import StopFlag
@@ -55,6 +57,7 @@ class Run:
         self.files = files
         self.display = display
         self.group = group
+        self.background = Background()
         self.trainer = Trainer(config, device, engine, group)
         self.made_with = made_with(device, self.trainer.engine.name)
         found, said = continue_from_checkpoint(self.trainer, files, self.made_with)
@@ -97,6 +100,7 @@ class Run:
         if stopped and not trainer.engine.under_way:
             self.group.agree(STOP)
             self.save()
+            self.background.settle()
             self.write_status("interrupted")
             return False
         pause = stopped or time.monotonic() - self.saved_at >= checkpoint_seconds
@@ -107,6 +111,7 @@ class Run:
         try:
             window = trainer.window()
         except NotANumber as error:
+            self.background.settle()
             raise RunFailed(
                 f"{error} (the checkpoint at step {self.saved_step:,} is good)"
             ) from error
@@ -118,6 +123,7 @@ class Run:
     def finish(self) -> None:
         """Save, and close the last interval of metrics."""
         self.save()
+        self.background.settle()
         if self.interval.windows:
             # Behind the checkpoint: a run that is continued cuts this line off and completes it.
             self.write_metrics(self.trainer.steps)
@@ -144,19 +150,25 @@ class Run:
             sink(step, shown)
 
     def save(self) -> None:
-        """Write a checkpoint, unless nothing happened since the last one."""
+        """Begin to write a checkpoint, unless nothing happened since the last one."""
         self.saved_at = time.monotonic()
         if self.trainer.steps == self.saved_step:
             return
         numbers = {
-            "metrics_bytes": self.metrics_log.sync(),
-            "episodes_bytes": self.episodes_log.sync(),
+            "metrics_bytes": self.metrics_log.length,
+            "episodes_bytes": self.episodes_log.length,
             "interval": self.interval.to_data(),
             "made_with": self.made_with,
         }
-        step = self.trainer.steps
-        checkpoints.save(self.files.checkpoints, step, self.trainer.checkpoint(numbers))
+        step, checkpoint = self.trainer.steps, self.trainer.checkpoint(numbers).on_host()
+        self.background.do(partial(self.write_checkpoint, step, checkpoint))
         self.saved_step = step
+
+    def write_checkpoint(self, step: int, checkpoint: checkpoints.Checkpoint) -> None:
+        """The logs first: a checkpoint names a place in them."""
+        self.metrics_log.sync()
+        self.episodes_log.sync()
+        checkpoints.save(self.files.checkpoints, step, checkpoint)
 
     def status(self, metrics: dict[str, float]) -> Status:
         seconds = max(time.monotonic() - self.began, 1e-9)
@@ -185,6 +197,7 @@ class Run:
         )
 
     def close(self) -> None:
+        self.background.close()
         self.metrics_log.close()
         self.episodes_log.close()
         if self.events is not None:
