@@ -1,11 +1,14 @@
 """The examples run as they stand, for a moment."""
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy import stats
 
 ROOT = Path(__file__).parents[1]
 
@@ -21,10 +24,42 @@ ROOT = Path(__file__).parents[1]
     ],
 )
 def test_an_example_runs_and_says_what_it_did(name, flags, words, tmp_path):
-    argv = [sys.executable, str(ROOT / f"examples/{name}.py"), *flags.split()]
+    assert words in run([str(ROOT / f"examples/{name}.py"), *flags.split()], tmp_path)
+
+
+def run(argv: list[str], where: Path) -> str:
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, *argv],
+        cwd=where,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert words in done.stdout
+    return done.stdout
+
+
+def test_two_kinds_of_runs_are_compared(tmp_path):
+    for agent in ("dvrl", "rnn"):
+        flags = f"train mountain-hike --agent {agent} --seeds 0-1 --steps 3000 --out {agent}"
+        run(["-m", "dvrl", *flags.split()], tmp_path)
+    said = run([str(ROOT / "examples/compare_two.py"), "dvrl", "rnn"], tmp_path)
+    assert "over 2 runs" in said
+    assert "DVRL - RNN" in said
+    assert (tmp_path / "compare.png").stat().st_size > 10_000
+
+
+def test_the_comparison_is_welchs():
+    welch = runpy.run_path(str(ROOT / "examples/compare_two.py"))["welch"]
+    rng = np.random.default_rng(0)
+    for a, b in (
+        (rng.normal(0, 1, 10), rng.normal(1, 3, 8)),
+        (rng.normal(0, 1, 3), rng.normal(0, 1, 5)),
+    ):
+        theirs = stats.ttest_ind(a, b, equal_var=False)
+        interval = theirs.confidence_interval()
+        expected = (a.mean() - b.mean(), interval.low, interval.high, theirs.pvalue)
+        np.testing.assert_allclose(welch(a, b), expected, rtol=2e-3)
