@@ -223,6 +223,8 @@ def test_the_benchmark_prints_a_row_for_every_cell_and_writes_them(tmp_path, cap
     ("arguments", "words"),
     [
         ([], "dvrl bench hike"),
+        (["check", "--only", "nothing"], "no check has a name like 'nothing'"),
+        (["check", "--only", "("], "no regular expression"),
         (["hike", "--particles", "0"], "whole numbers above 0"),
         (["hike", "--envs", "a"], "whole numbers above 0"),
         (["hike", "--agents", "drqn"], "there is no agent 'drqn'"),

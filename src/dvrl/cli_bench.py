@@ -60,15 +60,23 @@ def bench(argv: list[str]) -> int:
 
 
 def bench_check(args: BenchCheck) -> int:
+    import torch
+
     from dvrl.experiments.check import checks
     from dvrl.runs.build import choose_device
     from dvrl.runs.guard import numerics
 
-    every = list(checks(choose_device("cuda"), args.updates, args.preset))
-    chosen = [check for check in every if re.search(args.only, check.name)]
+    every = list(checks(torch.device("cuda"), args.updates, args.preset))
+    try:
+        chosen = [check for check in every if re.search(args.only, check.name)]
+    except re.error as error:
+        raise UsageError(
+            f"only is {args.only!r}, which is no regular expression: {error}"
+        ) from None
     if not chosen:
         names = "; ".join(check.name for check in every)
         raise UsageError(f"no check has a name like {args.only!r}; there are {names}")
+    choose_device("cuda")  # is there one?
     failed = 0
     with numerics(1):
         for name, findings in chosen:
