@@ -26,7 +26,8 @@ def write(path: Path, offset: int, *lines: str, header: str = "") -> int:
     log = AppendLog(path, offset, header)
     for line in lines:
         log.write(line)
-    end = log.sync()
+    log.sync()
+    end = log.length
     log.close()
     return end
 
