@@ -13,7 +13,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dvrl import kernels
-from dvrl.core import gru
 
 
 def scan(
@@ -25,9 +24,9 @@ def scan(
     return scan_last(gates_i, weight, bias)
 
 
-def _scan(gates_i: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`scan_taped`, everything written where it is to stay, in as few operations as can be: on a
-    CPU these small steps cost more by being called than by being computed."""
+def _scan(gates_i: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """All states and activations, by inputs, in as few operations as can be: on a CPU these small
+    steps cost more by being called than by being computed."""
     length, size = gates_i.shape[1], weight.shape[1]
     states = gates_i.new_empty(length + 1, gates_i.shape[0], size)
     tape = gates_i.new_empty(length, gates_i.shape[0], 4 * size)
@@ -42,34 +41,51 @@ def _scan(gates_i: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor
         ru[i].add_(ru_i[i]).sigmoid_()
         torch.addcmul(n_i[i], r[i], n_h[i], out=n[i]).tanh_()
         torch.lerp(n[i], state[i], u[i], out=state[i + 1])
-    before = states[:-1].transpose(0, 1).contiguous()
-    return states[-1].clone(), before, tape.transpose(0, 1).contiguous()
+    return states, tape
 
 
 @torch.library.custom_op("dvrl::gru_scan_last", mutates_args=())
 def scan_last(gates_i: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """The last state alone."""
-    return _scan(gates_i, weight, bias)[0]
+    return _scan(gates_i, weight, bias)[0][-1].clone()
 
 
 @torch.library.custom_op("dvrl::gru_scan_taped", mutates_args=())
 def scan_taped(gates_i: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The last state; the states before each input `N L H`; and the activations (n, r, u, n_h)."""
-    return _scan(gates_i, weight, bias)
+    states, tape = _scan(gates_i, weight, bias)
+    before = states[:-1].transpose(0, 1).contiguous()
+    return states[-1].clone(), before, tape.transpose(0, 1).contiguous()
 
 
 @torch.library.custom_op("dvrl::gru_scan_back", mutates_args=())
 def scan_back(d_last: Tensor, before: Tensor, tape: Tensor, weight: Tensor) -> Tensor:
-    """Gradients of the gates (n, r, u, n_h), `N L 4H`."""
+    """Gradients of the gates (n, r, u, n_h), `N L 4H`.
+
+    core.gru's `slopes` and `step_backward` in a few rows of memory, which stay in a CPU's cache:
+    the rows of one input lie far apart.
+    """
     size = weight.shape[1]
-    n, ru, n_h = tape.split([size, 2 * size, size], -1)
-    slopes = gru.slopes(gru.GruTape(ru, n, n_h), before)
-    at = [gru.GruSlopes(*parts) for parts in zip(*(s.unbind(1) for s in slopes), strict=True)]
     d_gates = torch.empty_like(tape)
-    gates, d_h = d_gates.unbind(1), d_last
-    for i in reversed(range(before.shape[1])):
-        bypass = gru.step_backward(d_h, at[i], gates[i])
-        d_h = bypass.addmm_(gates[i][:, size:], weight)
+    known, g = tape.new_empty(2, len(tape), 4 * size)
+    n, ru, n_h = known.split([size, 2 * size, size], -1)
+    r, u = ru.chunk(2, -1)
+    d_n, d_r, d_u, d_nh = g.chunk(4, -1)
+    rest = torch.empty_like(ru)
+    rest_r, rest_u = rest.chunk(2, -1)
+    d_h, slope = d_last.clone(), torch.empty_like(d_last)
+    at = zip(before.unbind(1), tape.unbind(1), d_gates.unbind(1), strict=True)
+    for state, activations, place in reversed(list(at)):
+        known.copy_(activations)
+        torch.sub(1, ru, out=rest)
+        torch.sub(state, n, out=slope).mul_(u).mul_(rest_u)
+        torch.mul(d_h, slope, out=d_u)
+        torch.mul(n, n, out=slope).neg_().add_(1).mul_(rest_u)
+        torch.mul(d_h, slope, out=d_n)
+        torch.mul(d_n, r, out=d_nh)
+        torch.mul(d_nh, n_h, out=d_r).mul_(rest_r)
+        d_h.mul_(u).addmm_(g[:, size:], weight)
+        place.copy_(g)
     return d_gates
 
 
