@@ -111,6 +111,9 @@ def main() -> None:
         [load_run(path.parent) for path in sorted(directory.glob("*/config.json"))]
         for directory in args.directories
     ]
+    for directory, group in zip(args.directories, groups, strict=True):
+        if len(group) < 2 or not all(run.episodes for run in group):
+            parser.error(f"{directory} must hold two runs or more, each with finished episodes")
     print(table(groups))
     picture(groups).savefig(args.figure, dpi=130)
     print(f"\n{args.figure}")

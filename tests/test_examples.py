@@ -27,18 +27,19 @@ def test_an_example_runs_and_says_what_it_did(name, flags, words, tmp_path):
     assert words in run([str(ROOT / f"examples/{name}.py"), *flags.split()], tmp_path)
 
 
-def run(argv: list[str], where: Path) -> str:
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
+def run(argv: list[str], where: Path, code: int = 0) -> str:
+    """What a command said, by either way out; it must end with this code."""
     done = subprocess.run(
         [sys.executable, *argv],
         cwd=where,
-        env=env,
-        capture_output=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         timeout=300,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == code, done.stdout
     return done.stdout
 
 
@@ -50,6 +51,8 @@ def test_two_kinds_of_runs_are_compared(tmp_path):
     assert "over 2 runs" in said
     assert "DVRL - RNN" in said
     assert (tmp_path / "compare.png").stat().st_size > 10_000
+    said = run([str(ROOT / "examples/compare_two.py"), "dvrl", "."], tmp_path, code=2)
+    assert ". must hold two runs or more" in said
 
 
 def test_the_comparison_is_welchs():

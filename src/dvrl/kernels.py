@@ -8,6 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+PLENTY = 256
+"""Environments from which on a program for each more than fills a GPU."""
+
 
 def find(module: str, x: Tensor) -> ModuleType | None:
     """The kernels in `module`, if tensors like `x` live where Triton compiles for."""

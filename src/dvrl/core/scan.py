@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dvrl import kernels
+from dvrl.core import gru
 
 
 def scan(
@@ -60,32 +61,16 @@ def scan_taped(gates_i: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, T
 
 @torch.library.custom_op("dvrl::gru_scan_back", mutates_args=())
 def scan_back(d_last: Tensor, before: Tensor, tape: Tensor, weight: Tensor) -> Tensor:
-    """Gradients of the gates (n, r, u, n_h), `N L 4H`.
-
-    core.gru's `slopes` and `step_backward` in a few rows of memory, which stay in a CPU's cache:
-    the rows of one input lie far apart.
-    """
+    """Gradients of the gates (n, r, u, n_h), `N L 4H`."""
     size = weight.shape[1]
+    n, ru, n_h = tape.split([size, 2 * size, size], -1)
+    slopes = gru.slopes(gru.GruTape(ru, n, n_h), before)
+    at = [gru.GruSlopes(*parts) for parts in zip(*(s.unbind(1) for s in slopes), strict=True)]
     d_gates = torch.empty_like(tape)
-    known, g = tape.new_empty(2, len(tape), 4 * size)
-    n, ru, n_h = known.split([size, 2 * size, size], -1)
-    r, u = ru.chunk(2, -1)
-    d_n, d_r, d_u, d_nh = g.chunk(4, -1)
-    rest = torch.empty_like(ru)
-    rest_r, rest_u = rest.chunk(2, -1)
-    d_h, slope = d_last.clone(), torch.empty_like(d_last)
-    at = zip(before.unbind(1), tape.unbind(1), d_gates.unbind(1), strict=True)
-    for state, activations, place in reversed(list(at)):
-        known.copy_(activations)
-        torch.sub(1, ru, out=rest)
-        torch.sub(state, n, out=slope).mul_(u).mul_(rest_u)
-        torch.mul(d_h, slope, out=d_u)
-        torch.mul(n, n, out=slope).neg_().add_(1).mul_(rest_u)
-        torch.mul(d_h, slope, out=d_n)
-        torch.mul(d_n, r, out=d_nh)
-        torch.mul(d_nh, n_h, out=d_r).mul_(rest_r)
-        d_h.mul_(u).addmm_(g[:, size:], weight)
-        place.copy_(g)
+    gates, d_h = d_gates.unbind(1), d_last
+    for i in reversed(range(before.shape[1])):
+        bypass = gru.step_backward(d_h, at[i], gates[i])
+        d_h = bypass.addmm_(gates[i][:, size:], weight)
     return d_gates
 
 

@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from dvrl.kernels import PLENTY
+
 LOG_2PI = tl.constexpr(math.log(2 * math.pi))
 LARGEST_BELOW_ONE = tl.constexpr(1 - 2**-24)
 INFINITY = tl.constexpr(float("inf"))
@@ -239,10 +241,6 @@ def _step(
     _keep(out_ptr + 2 * H, row, real, u, 3)
 
 
-MANY = 256
-"""Environments from which on programs are plenty."""
-
-
 def supports(h: int, q: int, e: int, z: int, p: int, d: int, o: int, k: int) -> bool:
     """Sizes of h, the proposal's hidden layer, phi^z, z, the hidden layers of prior and decoder and
     of the observation; and particles."""
@@ -272,7 +270,7 @@ def step(
     d, o = dec_e.shape[0], o_t.shape[-1]
     assert n * k * 3 * h < 2**31, "indices must fit 32 bits"
     padded = triton.next_power_of_2(k)
-    many = n >= MANY
+    many = n >= PLENTY
     twice = many and precision == "tf32"  # else registers do not suffice
     envs = envs or (max(1, 16 // padded) if many else 1) * (2 if twice else 1)
     num_warps, num_stages = num_warps or (16 if twice else 8), num_stages or (2 if twice else 3)

@@ -134,6 +134,11 @@ def _steps(trainers: list[Trainer]) -> int:
 def _peak(device: torch.device) -> float:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
+    return resident()
+
+
+def resident() -> float:
+    """The most MiB that this process ever had on the host."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 

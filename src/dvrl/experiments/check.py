@@ -3,7 +3,6 @@
 Each check gives a number and the bound it must not exceed; 0 means: to the last bit.
 """
 
-import resource
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from dvrl.encoders.config import ParticleConfig
 from dvrl.envs.config import GymConfig
+from dvrl.experiments.bench import resident
 from dvrl.experiments.presets import preset
 from dvrl.runs.config import RunConfig
 from dvrl.runs.guard import numerics
@@ -215,12 +215,8 @@ def memory(config: RunConfig, device: torch.device, updates: int) -> Iterator[Fi
     was ever resident on the host."""
     trainer = Trainer(config, device, "auto")
     _trained([trainer], 8)
-    before = torch.cuda.memory_allocated(device), _resident()
+    before = torch.cuda.memory_allocated(device), resident()
     _trained([trainer], updates // config.learner.segments)
     grown = (torch.cuda.memory_allocated(device) - before[0]) / 2**20
     yield Finding(f"MiB gained over {updates:,} updates", grown, 0.0)
-    yield Finding(f"MiB gained on the host over {updates:,} updates", _resident() - before[1], 8.0)
-
-
-def _resident() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    yield Finding(f"MiB gained on the host over {updates:,} updates", resident() - before[1], 8.0)

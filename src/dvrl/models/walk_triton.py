@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import triton
 import triton.language as tl
 
+from dvrl.kernels import PLENTY
+
 if TYPE_CHECKING:
     from dvrl.models.walk import Injected, Walk
 
@@ -148,10 +150,6 @@ def _walk(
         t -= 1
 
 
-MANY = 256
-"""Environments from which on programs are plenty."""
-
-
 def supports(h: int, q: int, e: int, z: int, k: int) -> bool:
     """Sizes of h, the proposal's hidden layer, phi^z and z; and particles of an environment."""
     return all(size in (64, 128) for size in (h, q, e, z)) and 1 <= k <= 32
@@ -172,7 +170,7 @@ def walk_back(
     for another environment beside it."""
     steps, n, k, h = walk.h_tm1.shape
     block = max(16, triton.next_power_of_2(k))
-    num_warps = num_warps or (8 if block > 16 and n < MANY else 4)
+    num_warps = num_warps or (8 if block > 16 and n < PLENTY else 4)
     w, slopes, segments = walk.weights, walk.slopes, walk.weights.state.shape[0]
     sizes = {"H": h, "Q": slopes.hidden.shape[-1], "E": walk.e.shape[-1], "Z": walk.z.shape[-1]}
     weights = w.state, w.head, w.embed, w.gates
