@@ -208,6 +208,22 @@ def test_a_compilation_is_announced_once_and_only_if_there_will_be_one(tmp_path,
     assert listener.heard.count(COMPILING) == 1
 
 
+def test_windows_are_launched_ahead_again_after_a_checkpoint(tmp_path, monkeypatch):
+    taken = []
+    window = Trainer.window
+
+    def taking(trainer):
+        taken.append(trainer.engine.under_way)
+        return window(trainer)
+
+    monkeypatch.setattr(Eager, "depth", 2)  # as of a captured engine
+    monkeypatch.setattr(Trainer, "window", taking)
+    monkeypatch.setattr("dvrl.runs.run.time.monotonic", lambda: len(taken))  # a clock of windows
+    train(tiny(steps=200), tmp_path / "ahead", device="cpu", checkpoint_seconds=3)
+    # Before the checkpoints, and at the end, nothing new is launched.
+    assert taken == [2, 2, 2, 1, 2, 2, 2, 1, 2, 1]
+
+
 def test_a_checkpoint_does_not_change_when_training_goes_on():
     trainer = Trainer(tiny(), torch.device("cpu"))
     trainer.window()

@@ -113,9 +113,8 @@ def measure(
 def _round(trainers: list[Trainer]) -> None:
     """One window of every run; the next ones are under way meanwhile."""
     for trainer in trainers:
-        trainer.launch()
+        trainer.fill()
     for trainer in trainers:
-        trainer.launch()
         trainer.window()
 
 

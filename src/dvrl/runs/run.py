@@ -107,7 +107,7 @@ class Run:
         self.group.agree(SAVE if pause else GO)
         self.announce()
         if not pause:
-            trainer.launch()
+            trainer.fill()
         try:
             window = trainer.window()
         except NotANumber as error:

@@ -110,7 +110,7 @@ def take_turns(runs: Sequence[Run], stop: StopFlag, checkpoint_seconds: float) -
     for run in runs:
         if run.trainer.engine.depth > 1:
             run.announce()
-            run.trainer.launch()  # while one is waited for, the others are under way
+            run.trainer.fill()  # while one is waited for, the others are under way
     active, failures = deque(runs), []
     while active:
         run = active.popleft()

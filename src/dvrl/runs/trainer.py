@@ -85,6 +85,12 @@ class Trainer:
             self.engine.launch(self.config.learner.lr_at(self.launched))
             self.launched += self.config.learner.n_grad * self.config.learner.n_envs
 
+    def fill(self) -> None:
+        """Have as many windows under way as the engine can hold: one alone would be waited for
+        from its beginning to its end, and nothing would run beside it."""
+        for _ in range(self.engine.depth):
+            self.launch()
+
     def window(self) -> Window:
         """The oldest window under way; NotANumber when the loss is none any more."""
         if not self.engine.under_way:
