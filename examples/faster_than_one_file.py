@@ -17,6 +17,7 @@ import one_file_dvrl as one_file
 import torch
 
 from dvrl.experiments.presets import preset
+from dvrl.runs.guard import numerics
 from dvrl.runs.trainer import Trainer
 
 
@@ -31,7 +32,11 @@ def main() -> None:
     parser.add_argument("--later", type=int, default=40, help="windows before measuring again")
     parser.add_argument("--repeats", type=int, default=5, help="windows measured of each")
     args = parser.parse_args()
-    torch.set_num_threads(1)
+    with numerics(threads=1):  # as in `dvrl train`
+        compare(args.later, args.repeats)
+
+
+def compare(windows_before: int, repeats: int) -> None:
     torch.manual_seed(0)
     config = preset("tuned", "dvrl")
     config = replace(config, learner=replace(config.learner, n_envs=16))
@@ -46,10 +51,10 @@ def main() -> None:
 
     window()
     ess = package.window().metrics["belief/ess"]
-    for later in (0, args.later):
+    for later in (0, windows_before):
         for _ in range(later):
             ess = package.window().metrics["belief/ess"]
-        times = [(seconds(window), seconds(package.window)) for _ in range(args.repeats)]
+        times = [(seconds(window), seconds(package.window)) for _ in range(repeats)]
         theirs, ours = (400 / statistics.median(column) for column in zip(*times, strict=True))
         print(
             f"after {package.steps:6,} steps: one file {theirs:4.0f} steps/s, package {ours:4.0f}, "

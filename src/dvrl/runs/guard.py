@@ -1,8 +1,10 @@
 """What stands around a run: one process per directory, signals that wait, disk errors in words."""
 
+import ctypes
 import errno
 import fcntl
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
@@ -13,11 +15,28 @@ from dvrl.records.layout import RunFiles
 from dvrl.runs.errors import RunFailed, UsageError
 
 Precision = Literal["float32", "tf32"]
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
+"""Names of glibc's settings."""
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep what is freed, up to a GiB, instead of giving it back to the system.
+
+    Every update asks for the same megabytes again; to be given them anew, page by page, takes a
+    tenth of the time of training on a CPU. Without glibc nothing happens.
+    """
+    if sys.platform == "linux":
+        set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+        if set_option is not None:
+            set_option(MMAP_THRESHOLD, 32 << 20)  # the most it takes
+            set_option(TRIM_THRESHOLD, 1 << 30)
 
 
 @contextmanager
 def numerics(threads: int, precision: Precision = "float32") -> Iterator[None]:
-    """CPU threads and the precision of matrix products on a GPU, for a while."""
+    """CPU threads and the precision of matrix products on a GPU, for a while; and freed memory is
+    kept from now on."""
+    keep_freed_memory()
     backends = (torch.backends.cuda.matmul, torch.backends.cudnn)
     before = torch.get_num_threads(), *(backend.allow_tf32 for backend in backends)
     torch.set_num_threads(threads)
