@@ -4,6 +4,7 @@
 an engine asks for `fusing()`; then torch.compile turns its many element-wise operations into few.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, wraps
@@ -69,4 +70,6 @@ def _compiled(function: Callable[P, R]) -> Callable[P, R]:
     # A gradient window visits its early segments again: their buffers are not to be given away.
     torch._functorch.config.donated_buffer = False
     torch._dynamo.config.recompile_limit = 64
+    # Advice to whoever writes such functions, not to whoever trains.
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\._inductor")
     return torch.compile(function, fullgraph=True, dynamic=False)
