@@ -4,6 +4,7 @@ Everything a user's training does is in the measured loop except files: worlds, 
 optimiser, results to the host. Warm-up (compilation, capture) is not.
 """
 
+import gc
 import platform
 import resource
 import statistics
@@ -78,6 +79,7 @@ def measure(
     cell: Cell, device: torch.device, engine: EngineName, repeats: int, seconds: float
 ) -> Speed:
     """The speed of a cell: `repeats` stretches of at least `seconds` each."""
+    gc.collect()  # the cell before
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
