@@ -49,31 +49,43 @@ def bound(run: RunData) -> float:
     return float(np.mean(losses[-max(1, round(SHARE * len(losses))) :])) if len(losses) else 0.0
 
 
-def table(groups: list[list[RunData]]) -> str:
-    columns = ("agent", "seed", "steps", "return, last 5 %", "model, nats per step")
+def names(groups: list[list[RunData]], directories: list[Path]) -> list[str]:
+    """What to call the two: by their agents, or where these are the same by their directories."""
+    agents = [group[0].agent for group in groups]
+    return agents if agents[0] != agents[1] else [d.resolve().name for d in directories]
+
+
+def trained(run: RunData) -> int:
+    """Environment steps."""
+    return max(run.episodes[-1].step, *(line["step"] for line in run.metrics[-1:]))
+
+
+def table(groups: list[list[RunData]], called: list[str]) -> str:
+    columns = ("runs", "seed", "steps", "return, last 5 %", "model, nats per step")
     lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
-    for run in (run for group in groups for run in group):
+    for name, run in ((n, run) for n, group in zip(called, groups, strict=True) for run in group):
         model = f"{bound(run):.3f}" if bound(run) else "-"
-        seed, steps = run.config["seed"], run.episodes[-1].step
-        lines.append(f"| {run.agent} | {seed} | {steps:,} | {last(run):.2f} | {model} |")
+        seed, steps = run.config["seed"], trained(run)
+        lines.append(f"| {name} | {seed} | {steps:,} | {last(run):.2f} | {model} |")
     returns = [np.array([last(run) for run in group]) for group in groups]
-    for group, r in zip(groups, returns, strict=True):
+    for name, r in zip(called, returns, strict=True):
         lines.append(
-            f"\n{group[0].agent}: {r.mean():.2f} +- {r.std(ddof=1):.2f} over {len(r)} runs, "
+            f"\n{name}: {r.mean():.2f} +- {r.std(ddof=1):.2f} over {len(r)} runs, "
             f"worst {r.min():.2f}"
         )
     difference, low, high, p = welch(*returns)
     lines.append(
-        f"\n{groups[0][0].agent} - {groups[1][0].agent}: {difference:.2f}, 95 % interval "
+        f"\n{called[0]} - {called[1]}: {difference:.2f}, 95 % interval "
         f"{low:.2f} to {high:.2f}, Welch's test p = {p:.2g}"
     )
     return "\n".join(lines)
 
 
-def picture(groups: list[list[RunData]]) -> Figure:
+def picture(groups: list[list[RunData]], called: list[str]) -> Figure:
     figure = Figure(figsize=(8, 4.6), layout="constrained")
     axis = figure.subplots()
-    for runs, colour in zip(groups, COLOURS, strict=True):
+    lowest_end = math.inf
+    for name, runs, colour in zip(called, groups, COLOURS, strict=True):
         ends = max(run.episodes[-1].step for run in runs)
         grid = np.linspace(0.01 * ends, ends, 400)
         curves = []
@@ -81,15 +93,16 @@ def picture(groups: list[list[RunData]]) -> Figure:
             steps = np.array([e.step for e in run.episodes], float)
             smooth = moving_average(np.array([e.ret for e in run.episodes]), SMOOTH)
             curves.append(np.interp(grid, steps, smooth))
+            lowest_end = min(lowest_end, smooth[-1])
             axis.plot(grid, curves[-1], color=colour, linewidth=0.6, alpha=0.35)
-        label = f"{runs[0].agent}, {len(runs)} runs"
+        label = f"{name}, {len(runs)} runs"
         axis.plot(grid, np.mean(curves, 0), color=colour, linewidth=2.2, label=label)
     sigma = groups[0][0].sigma
     if sigma in ANCHORS:
         facts = ANCHORS[sigma]
         for label, height in (("optimum", facts.optimum), ("no memory", facts.no_memory)):
             reference(axis, height, f"{label} {height:g}")
-        axis.set_ylim(facts.no_memory - 15, facts.optimum + 10)
+        axis.set_ylim(min(facts.no_memory, lowest_end) - 15, facts.optimum + 10)
     axis.set_title(
         f"Mean return of the last {SMOOTH} episodes: each run, and the mean over runs",
         loc="left",
@@ -97,7 +110,7 @@ def picture(groups: list[list[RunData]]) -> Figure:
     )
     axis.set_xlabel("environment steps")
     axis.set_ylabel("return of an episode")
-    axis.legend(frameon=False, loc="lower right")
+    axis.legend(frameon=False)
     tidy(axis)
     return figure
 
@@ -114,8 +127,10 @@ def main() -> None:
     for directory, group in zip(args.directories, groups, strict=True):
         if len(group) < 2 or not all(run.episodes for run in group):
             parser.error(f"{directory} must hold two runs or more, each with finished episodes")
-    print(table(groups))
-    picture(groups).savefig(args.figure, dpi=130)
+    called = names(groups, args.directories)
+    print(table(groups, called))
+    args.figure.parent.mkdir(parents=True, exist_ok=True)
+    picture(groups, called).savefig(args.figure, dpi=130)
     print(f"\n{args.figure}")
 
 

@@ -194,6 +194,26 @@ def test_seeds_that_make_no_sense_are_refused(seeds, words, capsys):
     assert words in capsys.readouterr().err
 
 
+def test_one_seed_or_several_but_not_both(capsys):
+    for seed in (["--seed", "3"], ["--seed=3"]):
+        assert cli.main(["train", "mountain-hike", "--seeds", "0-1", *seed]) == 2
+        assert "both --seed and --seeds" in capsys.readouterr().err
+
+
+def test_several_runs_do_not_train_inside_a_run(tmp_path, capsys):
+    (tmp_path / "config.json").write_text("{}")
+    assert cli.main(["train", "mountain-hike", "--seeds", "0-1", "--out", str(tmp_path)]) == 2
+    assert "is a run itself" in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_of_processes_that_make_the_same_mistake_one_tells(capsys, monkeypatch):
+    for rank, told in (("0", True), ("1", False)):
+        monkeypatch.setenv("RANK", rank)
+        assert cli.main(["train", "nowhere"]) == 2
+        assert bool(capsys.readouterr().err) is told
+
+
 def test_a_graph_without_a_gpu_is_refused_before_anything_is_written(tmp_path, capsys):
     out = tmp_path / "run"
     arguments = ["train", "mountain-hike", "--engine", "graph", "--device", "cpu"]
@@ -216,7 +236,7 @@ def test_the_benchmark_prints_a_row_for_every_cell_and_writes_them(tmp_path, cap
         update = row["envs"] * 5 * row["runs"] / row["steps_per_second"] * 1e3
         assert row["ms_per_update"] == pytest.approx(update)
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 1 + len(cells) + 1
+    assert len(lines) == 1 + len(cells) + 3
 
 
 @pytest.mark.parametrize(
@@ -228,8 +248,23 @@ def test_the_benchmark_prints_a_row_for_every_cell_and_writes_them(tmp_path, cap
         (["hike", "--particles", "0"], "whole numbers above 0"),
         (["hike", "--envs", "a"], "whole numbers above 0"),
         (["hike", "--agents", "drqn"], "there is no agent 'drqn'"),
+        (["hike", "--repeats", "0"], "repeats is 0; it must be at least 1"),
+        (["hike", "--threads", "0"], "threads is 0; it must be at least 1"),
+        (["hike", "--seconds", "0"], "seconds is 0; it must be above 0"),
+        (["hike", "--seconds", "nan"], "seconds is nan; it must be above 0"),
+        (["hike", "--out", "."], ". is a directory"),
     ],
 )
 def test_a_benchmark_of_nothing_is_refused(arguments, words, capsys, tmp_path):
     assert cli.main(["bench", *arguments]) == 2
-    assert words in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert words in said.err
+    assert not said.out
+
+
+def test_bench_explains_itself_and_check_wants_a_gpu(capsys, monkeypatch):
+    assert cli.main(["bench", "--help"]) == 0
+    assert "dvrl bench check" in capsys.readouterr().out
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert cli.main(["bench", "check"]) == 2
+    assert "torch sees none here" in capsys.readouterr().err

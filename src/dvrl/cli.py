@@ -17,6 +17,7 @@ import tyro
 
 from dvrl.envs.config import GymConfig, MountainHikeConfig, WorldConfig
 from dvrl.experiments.presets import AgentName, PresetName, preset
+from dvrl.records.layout import RunFiles
 from dvrl.runs.config import RunConfig, to_data
 from dvrl.runs.errors import Interrupted, RunFailed, UsageError
 
@@ -120,7 +121,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("stopped at once; what was saved before is whole", file=sys.stderr)
         return 130
     except UsageError as error:
-        return complain(str(error))
+        # Of processes that train together all make the same mistake: one tells.
+        return complain(str(error)) if os.environ.get("RANK", "0") == "0" else 2
     except RunFailed as failure:
         return complain(str(failure), code=1)
     except Interrupted as stop:
@@ -165,6 +167,8 @@ def planned(args: Train) -> list[tuple[RunConfig, Path]]:
     configs = [dataclasses.replace(args.config, seed=seed) for seed in parse_seeds(args.seeds)]
     if args.out is None:
         return [(config, default_out(args, config)) for config in configs]
+    if RunFiles(args.out).config.exists():
+        raise UsageError(f"{args.out} is a run itself; --seeds wants an --out to hold several")
     return [(config, args.out / f"s{config.seed}") for config in configs]
 
 
@@ -206,13 +210,16 @@ def parse_train(argv: list[str]) -> Train:
         config = preset(chosen.preset, chosen.agent, parse_world(name), **changes)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    return tyro.cli(
+    args = tyro.cli(
         Train,
         args=[re.sub(r"^--sigma(?==|$)", "--world.sigma", arg) for arg in rest],
         default=Train(config),
         prog=f"dvrl train {name}",
         config=(tyro.conf.AvoidSubcommands,),
     )
+    if args.seeds is not None and any(re.fullmatch(r"--seed(=.*)?", arg) for arg in rest):
+        raise UsageError("both --seed and --seeds were given; give one of them")
+    return args
 
 
 def parse_world(name: str) -> WorldConfig:

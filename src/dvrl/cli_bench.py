@@ -10,6 +10,15 @@ import tyro
 from dvrl.experiments.presets import AGENTS, PresetName
 from dvrl.runs.errors import UsageError
 
+USAGE = """\
+usage: dvrl bench WHAT ...
+
+  dvrl bench hike    how fast agents train on Mountain Hike, as a table and as JSON
+  dvrl bench check   on a GPU: engines agree, runs side by side are runs alone, memory stays flat
+
+`dvrl bench WHAT --help` lists the flags.
+"""
+
 
 @dataclasses.dataclass(frozen=True)
 class BenchHike:
@@ -56,6 +65,9 @@ def bench(argv: list[str]) -> int:
         return bench_hike(tyro.cli(BenchHike, args=argv[1:], prog="dvrl bench hike"))
     if argv[:1] == ["check"]:
         return bench_check(tyro.cli(BenchCheck, args=argv[1:], prog="dvrl bench check"))
+    if argv[:1] in (["-h"], ["--help"]):
+        print(USAGE, end="")
+        return 0
     raise UsageError("bench needs to know what: dvrl bench hike, or dvrl bench check")
 
 
@@ -63,7 +75,6 @@ def bench_check(args: BenchCheck) -> int:
     import torch
 
     from dvrl.experiments.check import checks
-    from dvrl.runs.build import choose_device
     from dvrl.runs.guard import numerics
 
     every = list(checks(torch.device("cuda"), args.updates, args.preset))
@@ -76,7 +87,8 @@ def bench_check(args: BenchCheck) -> int:
     if not chosen:
         names = "; ".join(check.name for check in every)
         raise UsageError(f"no check has a name like {args.only!r}; there are {names}")
-    choose_device("cuda")  # is there one?
+    if not torch.cuda.is_available():
+        raise UsageError("bench check compares engines on a GPU, and torch sees none here")
     failed = 0
     with numerics(1):
         for name, findings in chosen:
@@ -100,17 +112,27 @@ def bench_hike(args: BenchHike) -> int:
     for agent in agents:
         if agent not in AGENTS:
             raise UsageError(f"there is no agent {agent!r}; there are {', '.join(AGENTS)}")
+    for name, least in (("repeats", 1), ("threads", 1)):
+        if getattr(args, name) < least:
+            raise UsageError(f"{name} is {getattr(args, name)}; it must be at least {least}")
+    if not 0 < args.seconds < float("inf"):
+        raise UsageError(f"seconds is {args.seconds:g}; it must be above 0")
+    if args.out.is_dir():
+        raise UsageError(f"{args.out} is a directory; --out must be a file")
+    device = choose_device(args.device)
+    args.out.parent.mkdir(parents=True, exist_ok=True)  # else an hour's numbers may have no place
     cells = list(benches.grid(agents, **numbers, preset=args.preset))
     print(BENCH_HEADER)
     with numerics(args.threads, args.precision):
         result = benches.bench(
             cells,
-            choose_device(args.device),
+            device,
             args.repeats,
             args.seconds,
             lambda row: print(bench_line(row), flush=True),
         )
     write_json(args.out, result)
+    print(BENCH_FOOTER)
     print(f"{args.out}  ({result['machine']['device']})")
     return 0
 
@@ -119,6 +141,9 @@ BENCH_NUMBERS = ("particles", "envs", "runs")
 BENCH_HEADER = (
     "agent     K    n_e  runs  engine     steps/s   lowest  highest  ms/update  peak MiB  x eager"
 )
+BENCH_FOOTER = """\
+ms/update: of all runs in a row together; peak MiB: the GPU's, or the most this process has had;
+x eager: against one run, operation by operation, on a GPU"""
 
 
 def bench_line(row: dict[str, Any]) -> str:

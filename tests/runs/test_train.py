@@ -108,6 +108,31 @@ def test_a_damaged_checkpoint_is_set_aside_and_two_whole_ones_are_kept(trained):
     assert names == {"step-000000000380", "step-000000000400", f"damaged-{damaged.name}"}
 
 
+def test_a_finished_run_keeps_what_it_said_when_it_finished(trained):
+    before = (trained / "status.json").read_bytes()
+    train(tiny(), trained, device="cpu")
+    assert (trained / "status.json").read_bytes() == before
+
+
+def test_a_run_that_never_said_it_finished_says_so_when_started_again(trained):
+    status = json.loads((trained / "status.json").read_text())
+    (trained / "status.json").write_text(json.dumps(status | {"state": "running"}))
+    train(tiny(), trained, device="cpu")
+    assert json.loads((trained / "status.json").read_text())["state"] == "finished"
+
+
+def test_more_steps_do_not_stretch_the_fall_of_the_learning_rate(tmp_path):
+    def falling(steps: int, over: int):
+        config = tiny("rnn", steps)
+        return replace(config, learner=replace(config.learner, anneal_steps=over))
+
+    run = train(falling(100, 100), tmp_path / "run", device="cpu")
+    with pytest.raises(UsageError, match=r"add --learner\.anneal-steps 100, or choose another"):
+        train(falling(200, 200), run, device="cpu")
+    train(falling(200, 100), run, device="cpu")
+    assert json.loads((run / "status.json").read_text())["step"] == 200
+
+
 def test_fewer_steps_than_a_run_has_change_nothing(trained):
     before = (trained / "config.json").read_bytes()
     train(tiny(steps=40), trained, device="cpu")

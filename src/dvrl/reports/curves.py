@@ -58,7 +58,7 @@ def draw_returns(axis, run: RunData) -> None:
         for label, height in lines:
             reference(axis, height, f"{label} {height:g}")
     if not len(returns):
-        axis.set_title("no episode has finished yet", fontsize=9, color=GREY)
+        axis.text(0.5, 0.5, "no episode has finished yet", transform=axis.transAxes, color=GREY)
     axis.set_ylabel("return of an episode")
     axis.set_title(
         f"{run.name}: each dot an episode, line the mean of the last {WINDOW}",
@@ -71,7 +71,7 @@ def draw_returns(axis, run: RunData) -> None:
 
 
 def draw_model(axis, run: RunData, steps: np.ndarray, loss: np.ndarray) -> None:
-    axis.plot(steps, loss, color=BLUE, linewidth=1.5)
+    axis.plot(steps, loss, "." if len(loss) == 1 else "-", color=BLUE, linewidth=1.5)
     floor = ANCHORS[run.sigma].nats if run.sigma in ANCHORS else loss.min()
     if run.sigma in ANCHORS:
         reference(axis, floor, f"exact filter {floor:g}")

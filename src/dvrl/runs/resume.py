@@ -34,6 +34,12 @@ def settle_config(files: RunFiles, config: RunConfig) -> None:
     if files.config.exists():
         old = read_config(files)
         changed = differences(old, config)
+        over = old.learner.anneal_steps
+        if over is not None and changed == [f"learner.anneal_steps: {over} -> {config.steps}"]:
+            raise UsageError(
+                f"the learning rate of {files.root} falls over {over} steps; to train it to "
+                f"{config.steps} add --learner.anneal-steps {over}, or choose another --out"
+            )
         if changed:
             raise UsageError(
                 f"{files.root} holds a run with other settings ({'; '.join(changed)}); "

@@ -10,7 +10,7 @@ import torch
 
 from dvrl.learners.engine import EngineName
 from dvrl.learners.group import ALONE, Group
-from dvrl.records.layout import RunFiles, write_json
+from dvrl.records.layout import RunFiles, read_json, write_json
 from dvrl.records.metrics import (
     EPISODE_HEADER,
     AppendLog,
@@ -127,7 +127,13 @@ class Run:
         if self.interval.windows:
             # Behind the checkpoint: a run that is continued cuts this line off and completes it.
             self.write_metrics(self.trainer.steps)
-        self.write_status("finished")
+        if self.trainer.steps > self.began_step or not self._has_finished():
+            self.write_status("finished")
+
+    def _has_finished(self) -> bool:
+        """Whether an earlier start said so."""
+        status = self.files.status
+        return status.exists() and read_json(status).get("state") == "finished"
 
     def record(self, metrics: dict[str, float], episodes: list[Episode]) -> None:
         """Write down a window: its episodes now, its metrics when their interval is full."""
