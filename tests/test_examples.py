@@ -51,10 +51,8 @@ def test_two_kinds_of_runs_are_compared(tmp_path):
     assert "over 2 runs" in said
     assert "DVRL - RNN" in said
     assert (tmp_path / "compare.png").stat().st_size > 10_000
-    said = run(
-        [str(ROOT / "examples/compare_two.py"), "dvrl", "dvrl", "--figure", "a/b.png"], tmp_path
-    )  # called by directories
-    assert "dvrl - dvrl: 0.00" in said
+    twice = [str(ROOT / "examples/compare_two.py"), "dvrl", "dvrl", "--figure", "new/twice.png"]
+    assert "dvrl - dvrl: 0.00" in run(twice, tmp_path)  # one agent: called by their directories
     said = run([str(ROOT / "examples/compare_two.py"), "dvrl", "."], tmp_path, code=2)
     assert ". must hold two runs or more" in said
 
