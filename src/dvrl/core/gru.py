@@ -70,7 +70,7 @@ def step_backward(
     """Writes the gradients of the gates (n, r, u, n_h); gives that of the old state, as far as it
     bypassed them."""
     size = d_h.shape[-1]
-    d_n, d_r, d_u, d_nh = gates[..., : 4 * size].split(size, -1)
+    d_n, d_r, d_u, d_nh = gates[..., : 4 * size].chunk(4, -1)
     torch.mul(d_h, slope.n, out=d_n)
     torch.mul(d_n, slope.r, out=d_r)
     torch.mul(d_h, slope.u, out=d_u)

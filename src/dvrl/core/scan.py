@@ -25,38 +25,34 @@ def scan(
     return scan_last(gates_i, weight, bias)
 
 
-def _scan(gates_i: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """All states and activations, by inputs, in as few operations as can be: on a CPU these small
-    steps cost more by being called than by being computed."""
-    length, size = gates_i.shape[1], weight.shape[1]
-    states = gates_i.new_empty(length + 1, gates_i.shape[0], size)
-    tape = gates_i.new_empty(length, gates_i.shape[0], 4 * size)
-    inputs = gates_i.transpose(0, 1)
-    of_state, ru = tape[..., size:].unbind(), tape[..., size : 3 * size].unbind()
-    n, r, u, n_h = (part.unbind() for part in tape.chunk(4, -1))
-    n_i, ru_i = inputs[..., :size].unbind(), inputs[..., size:].unbind()
-    state, transposed = states.unbind(), weight.t()
+def _scan(gates_i: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The results of `scan_taped` in as few operations as can be: on a CPU these small steps cost
+    more by being called than by being computed."""
+    last, before, tape = _taped_room(gates_i, weight)
+    size = weight.shape[1]
+    of_state, ru = tape[..., size:].unbind(1), tape[..., size : 3 * size].unbind(1)
+    n, r, u, n_h = (part.unbind(1) for part in tape.chunk(4, -1))
+    n_i, ru_i = gates_i[..., :size].unbind(1), gates_i[..., size:].unbind(1)
+    state, transposed = (*before.unbind(1), last), weight.t()
     state[0].zero_()
-    for i in range(length):
+    for i in range(len(n)):
         torch.addmm(bias, state[i], transposed, out=of_state[i])
         ru[i].add_(ru_i[i]).sigmoid_()
         torch.addcmul(n_i[i], r[i], n_h[i], out=n[i]).tanh_()
         torch.lerp(n[i], state[i], u[i], out=state[i + 1])
-    return states, tape
+    return last, before, tape
 
 
 @torch.library.custom_op("dvrl::gru_scan_last", mutates_args=())
 def scan_last(gates_i: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """The last state alone."""
-    return _scan(gates_i, weight, bias)[0][-1].clone()
+    return _scan(gates_i, weight, bias)[0]
 
 
 @torch.library.custom_op("dvrl::gru_scan_taped", mutates_args=())
 def scan_taped(gates_i: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The last state; the states before each input `N L H`; and the activations (n, r, u, n_h)."""
-    states, tape = _scan(gates_i, weight, bias)
-    before = states[:-1].transpose(0, 1).contiguous()
-    return states[-1].clone(), before, tape.transpose(0, 1).contiguous()
+    return _scan(gates_i, weight, bias)
 
 
 @torch.library.custom_op("dvrl::gru_scan_back", mutates_args=())

@@ -51,7 +51,11 @@ def take(
     particles: Float[Tensor, "*N K D"], ancestors: Int[Tensor, "*N K"]
 ) -> Float[Tensor, "*N K D"]:
     """The particles' values at their ancestors; gradients flow to the values, not the indices."""
-    return particles.gather(-2, ancestors[..., None].expand_as(particles))
+    *batch, k, size = particles.shape
+    first = k * torch.arange(math.prod(batch), device=ancestors.device).view(*batch, 1)
+    # As rows of one table: gather would look up every element by itself.
+    rows = particles.reshape(-1, size).index_select(0, (ancestors + first).flatten())
+    return rows.view(particles.shape)
 
 
 def effective_sample_size(log_w: Float[Tensor, "*N K"]) -> Float[Tensor, "*N"]:

@@ -205,12 +205,12 @@ def _walk_survivors(walk: Walk, flow: Float[Tensor, "R H"], steps: int) -> Rows:
         results = tuple(here(x) for x in room)
         d = _step(_weights(walk, t), tree.tree_map(here, slopes), here(e), flow, NOTHING, results)
         survivors = sizes[i + 1] if i + 1 < steps else n * k
-        flow = d.new_zeros(survivors, size).index_add_(
-            0, generation.parents, d[generation.children]
-        )
-    sums = walk.room.sums[:steps].zero_().flatten(0, 1)
+        children = d.index_select(0, generation.children)
+        flow = d.new_zeros(survivors, size).index_add_(0, generation.parents, children)
+    sums = walk.room.sums[:steps].flatten(0, 1)
     for part, total in zip(room, sums.split([x.shape[-1] for x in room], -1), strict=True):
-        total.index_add_(0, chosen // k, part)
+        # To rows that lie apart, index_add_ would take ten times as long.
+        total.copy_(part.new_zeros(total.shape).index_add_(0, chosen // k, part))
     gates, head, g_e = room
     return Rows(gates, head, g_e, h_tm1, slopes.hidden, z, e)
 
@@ -284,7 +284,10 @@ def _through_relu(gradient: Tensor, output: Tensor) -> Tensor:
 
 def _to_ancestors(d: Float[Tensor, "N K H"], ancestors: Int[Tensor, "N K"]) -> Tensor:
     """Gradients of offspring, added up at their ancestors: always in the same order."""
-    k = ancestors.shape[-1]
+    n, k, size = d.shape
+    if survivors_suffice(d):  # a CPU adds row after row; a GPU would in any order
+        chosen = (ancestors + k * torch.arange(n)[:, None]).flatten()
+        return d.new_zeros(n * k, size).index_add_(0, chosen, d.flatten(0, 1)).view_as(d)
     chosen = ancestors[..., None] == torch.arange(k, device=d.device)  # N, K offspring, K ancestors
     return chosen.to(d).transpose(1, 2) @ d
 
