@@ -16,4 +16,4 @@ def generator() -> torch.Generator:
 @pytest.fixture
 def fixed_shapes(monkeypatch):
     """No shape depends on chance, as wherever a CUDA graph captures."""
-    monkeypatch.setattr("dvrl.models.walk.survivors_suffice", lambda x: False)
+    monkeypatch.setattr("dvrl.models.walk.on_cpu", lambda x: False)

@@ -112,9 +112,8 @@ def bench_hike(args: BenchHike) -> int:
     for agent in agents:
         if agent not in AGENTS:
             raise UsageError(f"there is no agent {agent!r}; there are {', '.join(AGENTS)}")
-    for name, least in (("repeats", 1), ("threads", 1)):
-        if getattr(args, name) < least:
-            raise UsageError(f"{name} is {getattr(args, name)}; it must be at least {least}")
+    if args.repeats < 1:
+        raise UsageError(f"repeats is {args.repeats}; it must be at least 1")
     if not 0 < args.seconds < float("inf"):
         raise UsageError(f"seconds is {args.seconds:g}; it must be above 0")
     if args.out.is_dir():
@@ -122,8 +121,8 @@ def bench_hike(args: BenchHike) -> int:
     device = choose_device(args.device)
     args.out.parent.mkdir(parents=True, exist_ok=True)  # else an hour's numbers may have no place
     cells = list(benches.grid(agents, **numbers, preset=args.preset))
-    print(BENCH_HEADER)
     with numerics(args.threads, args.precision):
+        print(BENCH_HEADER)
         result = benches.bench(
             cells,
             device,

@@ -108,14 +108,15 @@ def way_back(walk: Walk, given: Injected) -> list[Rows]:
         found.walk_back(walk, given, precision=kernels.precision())
         return [rows(walk, slice(None))]
     steps = len(walk.z)
-    old = steps - _length(given) if survivors_suffice(walk.z) else 0
+    old = steps - _length(given) if on_cpu(walk.z) else 0
     flow = walk_back(walk, given, until=old)
     newest = rows(walk, slice(old, None))
     return [newest, _walk_survivors(walk, flow, old)] if old else [newest]
 
 
-def survivors_suffice(x: Tensor) -> bool:
-    """Whether shapes may depend on chance: not in what a CUDA graph captures."""
+def on_cpu(x: Tensor) -> bool:
+    """Whether shapes may depend on chance, which no CUDA graph can capture, and rows are added one
+    after the other."""
     return not x.is_cuda
 
 
@@ -285,7 +286,7 @@ def _through_relu(gradient: Tensor, output: Tensor) -> Tensor:
 def _to_ancestors(d: Float[Tensor, "N K H"], ancestors: Int[Tensor, "N K"]) -> Tensor:
     """Gradients of offspring, added up at their ancestors: always in the same order."""
     n, k, size = d.shape
-    if survivors_suffice(d):  # a CPU adds row after row; a GPU would in any order
+    if on_cpu(d):
         chosen = (ancestors + k * torch.arange(n)[:, None]).flatten()
         return d.new_zeros(n * k, size).index_add_(0, chosen, d.flatten(0, 1)).view_as(d)
     chosen = ancestors[..., None] == torch.arange(k, device=d.device)  # N, K offspring, K ancestors

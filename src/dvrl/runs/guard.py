@@ -36,6 +36,8 @@ def keep_freed_memory() -> None:
 def numerics(threads: int, precision: Precision = "float32") -> Iterator[None]:
     """CPU threads and the precision of matrix products on a GPU, for a while; and freed memory is
     kept from now on."""
+    if threads < 1:
+        raise UsageError(f"threads is {threads}; it must be at least 1")
     keep_freed_memory()
     backends = (torch.backends.cuda.matmul, torch.backends.cudnn)
     before = torch.get_num_threads(), *(backend.allow_tf32 for backend in backends)

@@ -3,6 +3,7 @@
 import platform
 import sys
 import time
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -34,8 +35,9 @@ def settle_config(files: RunFiles, config: RunConfig) -> None:
     if files.config.exists():
         old = read_config(files)
         changed = differences(old, config)
-        over = old.learner.anneal_steps
-        if over is not None and changed == [f"learner.anneal_steps: {over} -> {config.steps}"]:
+        over, new = old.learner.anneal_steps, config.learner.anneal_steps
+        stretched = replace(old, learner=replace(old.learner, anneal_steps=new))
+        if changed and over is not None and not differences(stretched, config):
             raise UsageError(
                 f"the learning rate of {files.root} falls over {over} steps; to train it to "
                 f"{config.steps} add --learner.anneal-steps {over}, or choose another --out"

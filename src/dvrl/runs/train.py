@@ -61,8 +61,6 @@ def train_many(
 ) -> list[Path]:
     """Several runs side by side in one process, each with its own files and the same result as if
     it had run alone. One that fails does not stop the others."""
-    if threads < 1:
-        raise UsageError(f"threads is {threads}; it must be at least 1")
     if not checkpoint_seconds >= 0:
         raise UsageError(f"checkpoint_seconds is {checkpoint_seconds}; it must not be below 0")
     where = choose_device(device)
