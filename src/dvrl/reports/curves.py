@@ -58,7 +58,8 @@ def draw_returns(axis, run: RunData) -> None:
         for label, height in lines:
             reference(axis, height, f"{label} {height:g}")
     if not len(returns):
-        axis.text(0.5, 0.5, "no episode has finished yet", transform=axis.transAxes, color=GREY)
+        words = "no episode has finished yet"
+        axis.text(0.5, 0.5, words, transform=axis.transAxes, ha="center", color=GREY)
     axis.set_ylabel("return of an episode")
     axis.set_title(
         f"{run.name}: each dot an episode, line the mean of the last {WINDOW}",
