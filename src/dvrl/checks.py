@@ -21,3 +21,10 @@ def not_negative(config: object, *names: str) -> None:
         value = getattr(config, name)
         if not (math.isfinite(value) and value >= 0):
             raise ValueError(f"{name} is {value}; it must be a number not below 0")
+
+
+def probability(config: object, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name} is {value}; it must lie between 0 and 1")

@@ -101,7 +101,7 @@ def run(engine: Engine, windows: int) -> list:
     for i in range(windows):
         engine.launch(lr=0.01 / (i + 1))
         results = engine.result()
-        found.append((results.reward.tolist(), results.ended.tolist(), results.metrics))
+        found.append((results.score.tolist(), results.over.tolist(), results.metrics))
     learner = engine.learner
     tensors = [
         *tree.named_leaves(engine.carry, "carry").values(),

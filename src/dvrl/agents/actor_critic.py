@@ -10,6 +10,7 @@ from dvrl.encoders.base import BeliefEncoder, Info, Update
 from dvrl.fuse import fusable
 from dvrl.nets.heads import PolicyHead
 from dvrl.nets.layers import linear
+from dvrl.nets.norm import BatchNorm, unwatched
 
 
 class Decision(NamedTuple):
@@ -39,10 +40,11 @@ class Choice(NamedTuple):
 class ActorCritic(nn.Module):
     """pi and V on the encoder's feature, one linear layer each."""
 
-    def __init__(self, encoder: BeliefEncoder, policy: PolicyHead) -> None:
+    def __init__(self, encoder: BeliefEncoder, policy: PolicyHead, norm: bool = False) -> None:
         super().__init__()
         self.encoder = encoder
         self.policy = policy
+        self.norm = BatchNorm(encoder.feature_dim) if norm else nn.Identity()
         self.value = linear(encoder.feature_dim, 1)
 
     def forward(
@@ -60,7 +62,8 @@ class ActorCritic(nn.Module):
     def decide(self, up: Update, noise: Tensor | None) -> Decision:
         """The action that `noise` draws on an updated belief; the likeliest one without."""
         action, a_t = self.choose(up.feature, noise)
-        judged = self.judge(up.feature, action)
+        with unwatched():  # the choice has seen it
+            judged = self.judge(up.feature, action)
         return Decision(up.belief, action, a_t, *judged, up.loss, up.info)
 
     @fusable
@@ -68,19 +71,20 @@ class ActorCritic(nn.Module):
         self, feature: Float[Tensor, "N F"], noise: Tensor | None
     ) -> tuple[Tensor, Float[Tensor, "N A"]]:
         """An action, and its code."""
-        law = self.policy.law(feature)
+        law = self.policy.law(self.norm(feature))
         action = self.policy.mode(law) if noise is None else self.policy.sample(law, noise)
         return action, self.policy.encode(action)
 
     @fusable
     def worth(self, feature: Float[Tensor, "*B F"]) -> Float[Tensor, "*B"]:
         """V."""
-        return self.value(feature)[..., 0]
+        return self.value(self.norm(feature))[..., 0]
 
     @fusable
     def judge(
         self, feature: Float[Tensor, "*B F"], action: Tensor
     ) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"], Float[Tensor, "*B"]]:
         """Log-probability of actions that were taken, entropy, and value."""
-        law = self.policy.law(feature)
-        return law.log_prob(action), law.entropy(), self.worth(feature)
+        seen = self.norm(feature)
+        law = self.policy.law(seen)
+        return law.log_prob(action), law.entropy(), self.value(seen)[..., 0]

@@ -13,6 +13,9 @@ class PolicyConfig:
     """Continuous actions: standard deviation at the start, in the world's units."""
     mean_bound: float | None = None
     """Continuous actions: longest mean, its direction kept; None leaves the mean free (paper)."""
+    batch_norm: bool = False
+    """Normalise the feature before policy and value by a step's statistics over all environments
+    (the paper's choice for Atari)."""
 
     def __post_init__(self) -> None:
         checks.positive(self, "initial_std")

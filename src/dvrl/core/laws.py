@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
 LOG_2PI = math.log(2 * math.pi)
 
@@ -37,6 +38,27 @@ def log_prob_of_sample(
 ) -> Float[Tensor, "*B"]:
     """Log-density of a Gaussian at its own draw `sample(eps)`; the mean cancels."""
     return -0.5 * ((eps.square() + var.log()).sum(-1) + eps.shape[-1] * LOG_2PI)
+
+
+class Bernoulli(NamedTuple):
+    """Pixels that are independently lit or dark, given by log-odds.
+
+    Targets are real numbers in [0, 1]: x log p + (1 - x) log(1 - p), summed over pixels. Such a
+    target has a binary entropy of its own, which no p can undercut.
+    """
+
+    logits: Float[Tensor, "*B C Y X"]
+
+    @property
+    def mean(self) -> Float[Tensor, "*B C Y X"]:
+        return torch.sigmoid(self.logits)
+
+    def log_prob(self, x: Float[Tensor, "*T C Y X"]) -> Float[Tensor, "*B"]:
+        return (x * self.logits - F.softplus(self.logits)).sum((-3, -2, -1))
+
+    def floor(self, x: Float[Tensor, "*T C Y X"]) -> Float[Tensor, "*T"]:
+        """The least that -log_prob(x) can be, in nats."""
+        return -(torch.xlogy(x, x) + torch.xlogy(1 - x, 1 - x)).sum((-3, -2, -1))
 
 
 class Categorical(NamedTuple):

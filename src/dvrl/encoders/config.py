@@ -21,7 +21,10 @@ class ParticleConfig:
     z_dim: int = 128
     """Size of the stochastic state z."""
     embed_dim: int = 64
-    """Size of embedded observations and actions."""
+    """Size of embedded actions, and of embedded observations unless they are images."""
+    batch_norm: bool = False
+    """Normalise between layers by the statistics of a step over all environments (the paper's choice
+    for Atari)."""
     resample: Literal["systematic", "stratified", "multinomial", "none"] = "systematic"
     """How ancestors are drawn; "none" keeps and multiplies weights (an ablation)."""
     joint: bool = True
@@ -39,7 +42,13 @@ class ParticleConfig:
         from dvrl.models.vrnn import VRNN
 
         model = VRNN(
-            spec.obs_dim, spec.action_dim, self.h_dim, self.z_dim, self.embed_dim, self.min_var
+            spec.sight(self.embed_dim, self.min_var, self.batch_norm),
+            spec.action_dim,
+            self.h_dim,
+            self.z_dim,
+            self.embed_dim,
+            self.min_var,
+            self.batch_norm,
         )
         schemes = {
             "systematic": smc.systematic,
@@ -64,7 +73,10 @@ class GruConfig:
     h_dim: int = 256
     """Size of the recurrent state."""
     embed_dim: int = 64
-    """Size of embedded observations and actions."""
+    """Size of embedded actions, and of embedded observations unless they are images."""
+    batch_norm: bool = False
+    """Normalise between layers by the statistics of a step over all environments (the paper's choice
+    for Atari)."""
     reconstruct: bool = False
     """Add the reconstruction loss of Alg. 2 (weighed by lambda^E)."""
     min_var: float = 1e-4
@@ -75,14 +87,14 @@ class GruConfig:
         checks.positive(self, "min_var")
 
     def build(self, spec: "Spec") -> "BeliefEncoder":
-        from dvrl.encoders.gru import GruEncoder, Reconstruction
+        from dvrl.encoders.gru import GruEncoder
 
-        reconstruction = (
-            Reconstruction(self.h_dim, self.embed_dim, spec.obs_dim, self.min_var)
-            if self.reconstruct
-            else None
+        sight = spec.sight(self.embed_dim, self.min_var, self.batch_norm)
+        # Built first, as it always was: the seed's weights are to stay the seed's weights.
+        decoder = sight.decoder(self.h_dim, self.embed_dim) if self.reconstruct else None
+        return GruEncoder(
+            sight, spec.action_dim, self.h_dim, self.embed_dim, self.batch_norm, decoder
         )
-        return GruEncoder(spec.obs_dim, spec.action_dim, self.h_dim, self.embed_dim, reconstruction)
 
 
 EncoderConfig = ParticleConfig | GruConfig

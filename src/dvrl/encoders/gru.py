@@ -5,14 +5,15 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from dvrl.core import gru, tree
 from dvrl.encoders.base import BeliefEncoder, Update
 from dvrl.encoders.recorder import Recorder, Replayed, Room, Sensed
 from dvrl.fuse import fusable
-from dvrl.nets.layers import GaussianHead, gru_cell, mlp, new_gate_first
+from dvrl.nets.layers import embed_action, gru_cell, new_gate_first
+from dvrl.nets.sight import Decoder, Sight
 
 
 class GruBelief(NamedTuple):
@@ -29,24 +30,6 @@ class GruInfo(NamedTuple):
         return {}
 
 
-class Reconstruction(nn.Module):
-    """p(o_t | h_{t-1}, a_{t-1}), the decoder of Alg. 2."""
-
-    def __init__(self, h_dim: int, embed_dim: int, obs_dim: int, min_var: float) -> None:
-        super().__init__()
-        self.hidden = mlp(h_dim + embed_dim, [embed_dim, embed_dim])
-        self.head = GaussianHead(embed_dim, obs_dim, min_var)
-
-    def loss(
-        self,
-        h_tm1: Float[Tensor, "N H"],
-        a: Float[Tensor, "N A"],
-        o_t: Float[Tensor, "N D"],
-    ) -> Float[Tensor, " N"]:
-        law = self.head(self.hidden(torch.cat([h_tm1, a], -1)))
-        return -law.log_prob(o_t)
-
-
 class GruEncoder(BeliefEncoder[GruBelief]):
     """h_t = GRU(h_{t-1}, [phi^o(o_t), phi^a(a_{t-1})])."""
 
@@ -54,18 +37,20 @@ class GruEncoder(BeliefEncoder[GruBelief]):
 
     def __init__(
         self,
-        obs_dim: int,
+        sight: Sight,
         action_dim: int,
         h_dim: int,
-        embed_dim: int,
-        reconstruction: Reconstruction | None = None,
+        a_dim: int,
+        norm: bool = False,
+        decoder: Decoder | None = None,
     ) -> None:
+        """`decoder`: p(o_t | h_{t-1}, a_{t-1}) of Alg. 2, if there is to be one."""
         super().__init__()
         self.feature_dim = h_dim
-        self.embed_obs = mlp(obs_dim, [embed_dim, embed_dim])
-        self.embed_action = mlp(action_dim, [embed_dim])
-        self.cell = gru_cell(2 * embed_dim, h_dim)
-        self.reconstruction = reconstruction
+        self.embed_obs = sight.embed()
+        self.embed_action = embed_action(action_dim, a_dim, norm)
+        self.cell = gru_cell(sight.x_dim + a_dim, h_dim)
+        self.reconstruction = decoder
         self.register_buffer("h_0", torch.zeros(h_dim), persistent=False)
 
     def initial(self, n: int) -> GruBelief:
@@ -83,12 +68,17 @@ class GruEncoder(BeliefEncoder[GruBelief]):
         return Update(GruBelief(h), h, self.loss(belief.h, a, o_t), GruInfo())
 
     def loss(
-        self, h_tm1: Float[Tensor, "N H"], a: Float[Tensor, "N A"], o_t: Float[Tensor, "N *obs"]
-    ) -> Float[Tensor, " N"]:
+        self,
+        h_tm1: Float[Tensor, "*G N H"],
+        a: Float[Tensor, "*G N A"],
+        o_t: Float[Tensor, "..."],
+    ) -> Float[Tensor, "*G N"]:
         """L^ENC of Alg. 2, or nothing."""
         if self.reconstruction is None:
-            return h_tm1.new_zeros(h_tm1.shape[0])
-        return self.reconstruction.loss(h_tm1, a, o_t)
+            return h_tm1.new_zeros(h_tm1.shape[:-1])
+        rows = h_tm1.ndim - 1
+        law = self.reconstruction(h_tm1.unsqueeze(rows), a)  # one particle
+        return -law.log_prob(o_t.unsqueeze(rows)).squeeze(rows)
 
     def recorder(self) -> Recorder:
         return GruRecorder(self)
@@ -150,8 +140,7 @@ class GruRecorder(Recorder[GruBelief, gru.GruWeights, tuple]):
         walk = gru.GruWalk(self._all_weights, inputs.first, records.h_tm1, records.slopes)
         a, sensed = self._sense(self.leaves[0], inputs)
         h_tm1, h = gru.replay(self.weights, sensed, walk, newest.h_tm1, newest.h)
-        rows = (x.flatten(0, 1) for x in (h_tm1, a, inputs.o_t[-self.n_steps :]))
-        return Replayed(h, self.encoder.loss(*rows).unflatten(0, h.shape[:2]))
+        return Replayed(h, self.encoder.loss(h_tm1, a, inputs.o_t[-self.n_steps :]))
 
     @fusable
     def _sense(

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from dvrl import chance
 from dvrl.core import smc, tree
-from dvrl.core.laws import log_prob_of_sample
+from dvrl.core.laws import Bernoulli, Gaussian, log_prob_of_sample
 from dvrl.core.scan import scan
 from dvrl.encoders.base import BeliefEncoder, Update
 from dvrl.encoders.recorder import Recorder
@@ -36,14 +36,22 @@ class ParticleInfo(NamedTuple):
     log_proposal: Float[Tensor, "N K"]
     vanished: Bool[Tensor, " N"]
     """Rows whose weights all vanished and were made equal."""
-    o_mean: Float[Tensor, "N K *obs"]
-    """Where each particle would have expected the observation: the decoder's mean."""
+    o_mean: Float[Tensor, "N K ..."]
+    """Where each particle would have expected the observation: the decoder's mean. Of images
+    nothing while training."""
+    floor: Float[Tensor, "*N"]
+    """The least the model's loss can be, in nats, where there is such a bound; else nothing."""
 
     @classmethod
     def metrics(cls, infos: Sequence["ParticleInfo"]) -> dict[str, Float[Tensor, ""]]:
         log_w = torch.stack([i.log_w for i in infos])  # T, N, K
         ancestors = torch.stack([i.ancestors for i in infos])
-        return {
+        floor = torch.stack([i.floor for i in infos])
+        gap = {}
+        if floor.numel():
+            gap["belief/floor"] = floor.mean()
+            gap["belief/gap"] = (-smc.log_mean_exp(log_w) - floor).mean()
+        return gap | {
             "belief/ess": smc.effective_sample_size(log_w).mean(),
             "belief/distinct_ancestors": smc.distinct(ancestors).float().mean(),
             "belief/weight_entropy": smc.weight_entropy(log_w).mean(),
@@ -59,6 +67,10 @@ def _finite_mean(terms: Sequence[Float[Tensor, "N K"]]) -> Float[Tensor, ""]:
     values = torch.stack(list(terms))
     finite = values.isfinite()
     return values.masked_fill(~finite, 0.0).sum() / finite.sum().clamp(min=1)
+
+
+def _floor(law: Gaussian | Bernoulli, o_t: Float[Tensor, "N ..."]) -> Float[Tensor, "*N"]:
+    return o_t.new_empty(0) if isinstance(law, Gaussian) else law.floor(o_t)
 
 
 class Summary(nn.Module):
@@ -153,7 +165,9 @@ class ParticleEncoder(BeliefEncoder[ParticleBelief]):
             seen, e = tree.detach(seen), e.detach()
         feature = self.summary(seen.h, e, seen.log_w)
 
-        info = ParticleInfo(log_w, ancestors, log_p_z, log_p_o, log_q_z, vanished, p_o.mean)
+        info = ParticleInfo(
+            log_w, ancestors, log_p_z, log_p_o, log_q_z, vanished, p_o.mean, _floor(p_o, o_t)
+        )
         # Resampling uses the weights' values alone; without their history old decoders can go.
         carried = log_w if self.resample is None else log_w.detach()
         return Update(ParticleBelief(h, carried), feature, loss, tree.detach(info))
@@ -180,6 +194,6 @@ class ParticleEncoder(BeliefEncoder[ParticleBelief]):
         from dvrl.encoders.particle_recorder import ParticleRecorder
 
         model, summary = self.model, self.summary
-        if self.resample and isinstance(model, VRNN) and isinstance(summary, Summary):
-            return ParticleRecorder(self, model, summary.cell)
-        return None
+        if not (self.resample and isinstance(model, VRNN) and isinstance(summary, Summary)):
+            return None
+        return ParticleRecorder(self, model, summary.cell) if model.plain else None

@@ -111,7 +111,8 @@ class ParticleRecorder(Recorder[ParticleBelief, Weights, ActingWeights]):
             self._by_kernel(record, *given)
         kept = record.kept
         feature, loss, log_p_z, log_p_o, log_q_z, log_w, vanished, o_mean = kept.weighed
-        info = ParticleInfo(log_w, kept.ancestors, log_p_z, log_p_o, log_q_z, vanished, o_mean)
+        terms = log_p_z, log_p_o, log_q_z
+        info = ParticleInfo(log_w, kept.ancestors, *terms, vanished, o_mean, loss.new_empty(0))
         return Update(ParticleBelief(kept.moved.h, log_w), feature, loss, info)
 
     def _place(self, t: int | None, like: Callable[[], Record]) -> Record:

@@ -1,7 +1,7 @@
 """Settings of the worlds (no torch here: the command line reads this)."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from dvrl import checks
 
@@ -45,10 +45,15 @@ class MountainHikeConfig:
 
 @dataclass(frozen=True)
 class GymConfig:
-    """Any Gymnasium environment with vector observations."""
+    """Any Gymnasium environment with vectors, or images of 84 x 84 bytes, as observations."""
 
     id: str = "CartPole-v1"
     """The name `gymnasium.make` knows it by."""
+    flicker: float = 0.0
+    """Probability with which an observation is blanked."""
+
+    def __post_init__(self) -> None:
+        checks.probability(self, "flicker")
 
     @property
     def name(self) -> str:
@@ -71,7 +76,55 @@ class GymConfig:
         from dvrl.chance import WHOLE
         from dvrl.envs.gym_worlds import GymWorlds
 
-        return GymWorlds.make(self.id, n, seed, device, share or WHOLE)
+        return GymWorlds.make(self.id, n, seed, device, share or WHOLE, self.flicker)
 
 
-WorldConfig = MountainHikeConfig | GymConfig
+@dataclass(frozen=True)
+class AtariConfig:
+    """Flickering Atari (paper Sec. 4.2): a game seen one screen at a time, half of them blank."""
+
+    game: str = "Pong"
+    """Pong, MsPacman, ...: any game the emulator knows."""
+    variant: Literal["stochastic", "deterministic"] = "stochastic"
+    """stochastic: an emulator frame repeats the action of the frame before with probability 0.25;
+    deterministic: never."""
+    flicker: float = 0.5
+    """Probability with which a screen is blanked."""
+    max_frames: int = 400_000
+    """Emulator frames after which a game is cut."""
+
+    def __post_init__(self) -> None:
+        checks.probability(self, "flicker")
+        checks.at_least(self, 1, "max_frames")
+        if self.variant not in ("stochastic", "deterministic"):
+            raise ValueError(
+                f"variant is {self.variant!r}; it must be stochastic or deterministic"
+            )
+
+    @property
+    def name(self) -> str:
+        flicker = "flickering " if self.flicker else ""
+        return f"{flicker}{self.game}, {self.variant}"
+
+    def spaces(self) -> "tuple[gym.Space, gym.Space]":
+        """Observation and action space of one environment."""
+        from dvrl.envs.atari import OBSERVATION_SPACE, action_space
+
+        return OBSERVATION_SPACE, action_space(self.game)
+
+    def make(
+        self, n: int, seed: int, device: "torch.device", share: "Share | None" = None
+    ) -> "Worlds":
+        """`n` worlds on the host, their tensors on `device`; likewise."""
+        from dvrl.chance import WHOLE
+        from dvrl.envs.atari import STICKY, AtariGames
+        from dvrl.envs.flicker import FlickerVector
+        from dvrl.envs.gym_worlds import GymWorlds
+
+        share = share or WHOLE
+        sticky = STICKY if self.variant == "stochastic" else 0.0
+        games = AtariGames(self.game, n, sticky, self.max_frames)
+        return GymWorlds(FlickerVector(games, self.flicker, seed, share), seed, device, share)
+
+
+WorldConfig = MountainHikeConfig | GymConfig | AtariConfig

@@ -1,7 +1,6 @@
 """Any Gymnasium environment as worlds of tensors: stepped on the host, seen on any device."""
 
 from collections.abc import Callable
-from math import prod
 
 import gymnasium as gym
 import numpy as np
@@ -11,8 +10,13 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from dvrl import chance
+from dvrl.envs.answers import Layout
+from dvrl.envs.flicker import FlickerVector
 from dvrl.envs.registration import register
 from dvrl.envs.worlds import Step
+
+WHITE = 255
+"""The brightest of a pixel's bytes; networks see it as 1."""
 
 
 def make_env(id: str) -> gym.Env:
@@ -27,7 +31,11 @@ def make_env(id: str) -> gym.Env:
 class GymWorlds:
     """A vector environment that restarts ended episodes in the same step.
 
-    Its inner state cannot be saved: after `restore` unfinished episodes begin anew.
+    Its inner state cannot be saved: after `restore` unfinished episodes begin anew. What flickers
+    (envs.flicker) goes on flickering as it would have.
+
+    Images of bytes travel as they are and are scaled to [0, 1] on the device. Where an episode to
+    learn from is not what is reported, `info` says so: `score`, the rewards to report, and `over`.
     """
 
     exact_resume = False
@@ -53,10 +61,12 @@ class GymWorlds:
         self.total = share.count * envs.num_envs
         self.restarts = 0
         self.cut = False
-        obs = torch.float32, (self.n, *(envs.single_observation_space.shape or ()))
-        reward, ended = (torch.float32, (self.n,)), (torch.bool, (self.n,))
-        self._layout = (obs, reward, ended, ended, obs)
-        self._bytes = [dtype.itemsize * prod(shape) for dtype, shape in self._layout]
+        space = envs.single_observation_space
+        self._pixels = space.dtype == np.uint8
+        kind = torch.uint8 if self._pixels else torch.float32
+        obs = kind, (self.n, *(space.shape or ()))
+        number, flag = (torch.float32, (self.n,)), (torch.bool, (self.n,))
+        self.layout = Layout((obs, number, flag, flag, obs, number, flag), self.device)
         self._bounds = None
         if isinstance(envs.single_action_space, gym.spaces.Box):
             self._bounds = envs.single_action_space.low, envs.single_action_space.high
@@ -69,6 +79,7 @@ class GymWorlds:
         seed: int,
         device: torch.device | str = "cpu",
         share: chance.Share = chance.WHOLE,
+        flicker: float = 0.0,
     ) -> "GymWorlds":
         """`n` copies of a registered environment in this process."""
         make_env(id).close()
@@ -78,58 +89,76 @@ class GymWorlds:
             vectorization_mode="sync",
             vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP},
         )
+        if flicker > 0:
+            envs = FlickerVector(envs, flicker, seed, share)
         return cls(envs, seed, device, share)
 
     def reset(self) -> Float[Tensor, "N *obs"]:
         obs, _ = self.envs.reset(seed=self.seed + self.restarts * self.total)
-        return self._tensor(obs)
+        kind = np.uint8 if self._pixels else np.float32
+        return self._seen(torch.as_tensor(np.array(obs, kind), device=self.device))
 
     def step(self, action: Tensor) -> Step:
-        answer = self.step_on_host(action.cpu())
-        return self.read(answer.to(self.device, non_blocking=True))
+        self.send(action.cpu())
+        return self.receive()
 
     def step_on_host(self, action: Tensor) -> UInt8[Tensor, " B"]:
+        """`send` and `receive_on_host`."""
+        self.send(action)
+        return self.receive_on_host()
+
+    def send(self, action: Tensor) -> None:
         given = action.numpy()
         # A copy in any case: an environment may keep what it is given.
         given = given.copy() if self._bounds is None else given.clip(*self._bounds)
-        obs, reward, terminated, truncated, info = self.envs.step(given)
+        send = getattr(self.envs, "send", None)
+        self._sent = None if send is not None else given
+        if send is not None:
+            send(given)
+
+    def receive(self) -> Step:
+        return self.read(self.receive_on_host().to(self.device, non_blocking=True))
+
+    def receive_on_host(self) -> UInt8[Tensor, " B"]:
+        envs = self.envs
+        answered = envs.recv() if self._sent is None else envs.step(self._sent)
+        obs, reward, terminated, truncated, info = answered
+        ended = terminated | truncated
         self.cut = bool((truncated & ~terminated).any())
-        answer = self.blank()
-        parts = [tensor.numpy() for tensor in self.read(answer)]
-        for part, values in zip(parts, (obs, reward, terminated, truncated, obs), strict=True):
-            part[:] = values
-        for row in np.flatnonzero(terminated | truncated):
-            parts[-1][row] = info["final_obs"][row]
+        answer = self.layout.blank()
+        values = (obs, reward, terminated, truncated, obs)
+        values += (info.get("score", reward), info.get("over", ended))
+        parts = [tensor.numpy() for tensor in self.layout.read(answer)]
+        for part, value in zip(parts, values, strict=True):
+            part[:] = value
+        for row in np.flatnonzero(ended):
+            parts[4][row] = info["final_obs"][row]
         return answer
 
     def blank(self) -> UInt8[Tensor, " B"]:
-        """Fresh memory: torch reuses pinned memory once it has been sent."""
-        pin = self.device.type == "cuda"
-        return torch.empty(sum(map(_aligned, self._bytes)), dtype=torch.uint8, pin_memory=pin)
+        return self.layout.blank()
 
     def read(self, answer: UInt8[Tensor, " B"]) -> Step:
-        parts = answer.split(list(map(_aligned, self._bytes)))
-        return Step(
-            *(
-                part[:size].view(dtype).view(shape)
-                for part, size, (dtype, shape) in zip(parts, self._bytes, self._layout, strict=True)
-            )
-        )
+        obs, reward, terminated, truncated, final_obs, score, over = self.layout.read(answer)
+        seen = self._seen(obs), self._seen(final_obs)
+        return Step(seen[0], reward, terminated, truncated, seen[1], score, over)
 
     def if_cut(self, look: Callable[[], Float[Tensor, " N"]]) -> Float[Tensor, " N"] | None:
         return look() if self.cut else None
 
     def state(self) -> dict[str, Tensor]:
-        return {"restarts": torch.tensor(self.restarts)}
+        return {"restarts": torch.tensor(self.restarts)} | self._flicker_state()
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """The next reset begins new episodes with seeds that were not used before."""
         self.restarts = int(state["restarts"]) + 1
+        if isinstance(self.envs, FlickerVector):
+            self.envs.generator.set_state(state["flicker"])
 
-    def _tensor(self, array: np.ndarray) -> Tensor:
-        return torch.as_tensor(np.array(array, np.float32), device=self.device)
+    def _flicker_state(self) -> dict[str, Tensor]:
+        if isinstance(self.envs, FlickerVector):
+            return {"flicker": self.envs.generator.get_state()}
+        return {}
 
-
-def _aligned(size: int) -> int:
-    """Bytes up to the next place where a GPU likes to begin reading."""
-    return -(-size // 16) * 16
+    def _seen(self, obs: Tensor) -> Float[Tensor, "N *obs"]:
+        return obs.to(torch.float32) / WHITE if self._pixels else obs

@@ -98,7 +98,7 @@ def hike(
     position = torch.where(over, centre + noise.start, reached)
     age = torch.where(truncated, 0, age + 1)
     obs = torch.where(over, position + sigma * noise.look_start, final_obs)
-    step = Step(obs, reward, never, truncated, final_obs)
+    step = Step(obs, reward, never, truncated, final_obs, score=reward, over=truncated)
     return position, age, reached, step
 
 

@@ -15,13 +15,17 @@ class Step(NamedTuple):
     obs: Float[Tensor, "N *obs"]
     """What is seen next: in a restarted environment the first observation of its new episode."""
     reward: Float[Tensor, " N"]
-    """Caused by the action, unscaled and unclipped."""
+    """Caused by the action, as the world wants it learned."""
     terminated: Bool[Tensor, " N"]
     """The episode reached an end of the task: nothing follows."""
     truncated: Bool[Tensor, " N"]
     """The episode was cut by a limit of time: something would have followed."""
     final_obs: Float[Tensor, "N *obs"]
     """The last observation of an ended episode; `obs` elsewhere."""
+    score: Float[Tensor, " N"]
+    """The reward as it is reported: unclipped."""
+    over: Bool[Tensor, " N"]
+    """What is reported as one episode ended: a whole game, where a lost life ends an episode."""
 
 
 @runtime_checkable
@@ -90,8 +94,16 @@ class DeviceWorlds(Worlds, Protocol):
 class HostWorlds(Worlds, Protocol):
     """Worlds that are stepped on the host, whatever device their tensors are for."""
 
-    def step_on_host(self, action: Tensor) -> UInt8[Tensor, " B"]:
-        """`step` with an action on the host; the answer as bytes there, ready to be sent."""
+    def send(self, action: Tensor) -> None:
+        """Begin a step, and do not wait for it."""
+        ...
+
+    def receive(self) -> Step:
+        """The answer to what was sent."""
+        ...
+
+    def receive_on_host(self) -> UInt8[Tensor, " B"]:
+        """The same as bytes on the host, ready to be sent on."""
         ...
 
     def read(self, answer: UInt8[Tensor, " B"]) -> Step:

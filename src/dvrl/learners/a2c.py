@@ -60,7 +60,7 @@ class A2C:
             closes = i == self.config.segments - 1
             carry, segment, metrics = self.update(carry, retain_graph=not closes)
             # Only what carries no graph is kept: the old losses can go while the window is open.
-            outcomes.append(Outcome(segment.reward, segment.ended))
+            outcomes.append(Outcome(segment.score, segment.over))
             updates.append(metrics)
             infos += segment.infos
         means = _means(updates) | _seen(infos)

@@ -128,7 +128,7 @@ class Captured(Engine):
         self.cuda.settle()
         optimiser = self.learner.optimiser
         memory = [*tree.named_leaves(self.carry, "carry").values(), *others]
-        memory += [optimiser.flat, *optimiser.slots.values()]
+        memory += [optimiser.flat, *optimiser.slots.values(), *self.learner.agent.buffers()]
         with self.cuda.running():
             before = [tensor.clone() for tensor in memory]
             chance = [generator.get_state() for generator in self.generators]

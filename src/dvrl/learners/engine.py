@@ -22,9 +22,9 @@ EngineName = Literal["auto", "eager", "graph"]
 class Results(NamedTuple):
     """What a window brought, on the host."""
 
-    reward: np.ndarray
+    score: np.ndarray
     """n_g N."""
-    ended: np.ndarray
+    over: np.ndarray
     metrics: dict[str, float]
 
 
@@ -88,13 +88,13 @@ class Eager(Engine):
 
 
 def pack(outcomes: Sequence[Outcome], means: dict[str, Tensor]) -> Tensor:
-    """Rewards, ends and metrics as one vector: one transfer."""
-    parts = [outcome.reward for outcome in outcomes]
-    parts += [outcome.ended.to(parts[0]) for outcome in outcomes]
+    """Scores, ends and metrics as one vector: one transfer."""
+    parts = [outcome.score for outcome in outcomes]
+    parts += [outcome.over.to(parts[0]) for outcome in outcomes]
     return torch.cat([*(part.flatten() for part in parts), torch.stack(list(means.values()))])
 
 
 def unpack(vector: np.ndarray, names: list[str], n: int) -> Results:
     steps, metrics = vector[: -len(names)], vector[-len(names) :].tolist()
-    reward, ended = steps.reshape(2, -1, n)
-    return Results(reward, ended.astype(bool), dict(zip(names, metrics, strict=True)))
+    score, over = steps.reshape(2, -1, n)
+    return Results(score, over.astype(bool), dict(zip(names, metrics, strict=True)))

@@ -13,17 +13,19 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dvrl.core.laws import Gaussian
+from dvrl.core.laws import Bernoulli, Gaussian
 from dvrl.models.walk import MoveWeights
 from dvrl.nets.layers import (
     Affine,
     ContextGRUCell,
     ContextLinear,
     GaussianHead,
-    linear,
+    embed_action,
     mlp,
     new_gate_first,
 )
+from dvrl.nets.norm import BatchNorm
+from dvrl.nets.sight import Sight, VectorDecoder
 
 
 class GenerativeModel(nn.Module, ABC):
@@ -46,7 +48,7 @@ class GenerativeModel(nn.Module, ABC):
     @abstractmethod
     def decoder(
         self, h_tm1: Float[Tensor, "N K H"], e: Float[Tensor, "N K E"], a: Float[Tensor, "N A"]
-    ) -> Gaussian:
+    ) -> Gaussian | Bernoulli:
         """p(o_t | h_{t-1}, z_t, a_{t-1})."""
 
     @abstractmethod
@@ -64,39 +66,47 @@ class VRNN(GenerativeModel):
     """Prior, decoder and transition of the model, and the proposal that inverts it."""
 
     def __init__(
-        self, obs_dim: int, action_dim: int, h_dim: int, z_dim: int, embed_dim: int, min_var: float
+        self,
+        sight: Sight,
+        action_dim: int,
+        h_dim: int,
+        z_dim: int,
+        a_dim: int,
+        min_var: float,
+        norm: bool = False,
     ) -> None:
         super().__init__()
-        x_dim = a_dim = embed_dim
-        self.embed_obs = mlp(obs_dim, [embed_dim, embed_dim])  # phi^o
-        self.embed_action = mlp(action_dim, [embed_dim])  # phi^a
+        context = sight.x_dim + a_dim
+        self.embed_obs = sight.embed()  # phi^o
+        self.embed_action = embed_action(action_dim, a_dim, norm)  # phi^a
         self.embed_latent = mlp(z_dim, [h_dim])  # phi^z
         self.min_var = min_var
-        self.sizes = (h_dim, h_dim, h_dim, z_dim, h_dim, embed_dim, obs_dim)
-        """Of h, the proposal's hidden layer, phi^z, z, hidden layers of prior and decoder, o."""
-        self._proposal = ContextLinear(h_dim, x_dim + a_dim, h_dim)
+        self._proposal = ContextLinear(h_dim, context, h_dim)
+        self.proposal_norm = BatchNorm(h_dim, rows=2) if norm else None
         self._proposal_head = GaussianHead(h_dim, z_dim, min_var)
         self._prior = ContextLinear(h_dim, a_dim, h_dim)
         self._prior_head = GaussianHead(h_dim, z_dim, min_var)
-        self._decoder = ContextLinear(2 * h_dim, a_dim, embed_dim)
-        self._decoder_hidden = linear(embed_dim, embed_dim)
-        self._decoder_head = GaussianHead(embed_dim, obs_dim, min_var)
-        self._transition = ContextGRUCell(h_dim, x_dim + a_dim, h_dim)
+        self._decoder = sight.decoder(2 * h_dim, a_dim)
+        self._transition = ContextGRUCell(h_dim, context, h_dim)
 
     def proposal(
         self, h_tm1: Float[Tensor, "N K H"], a: Float[Tensor, "N A"], x: Float[Tensor, "N X"]
     ) -> Gaussian:
-        hidden = self._proposal(h_tm1, torch.cat([x, a], -1)).relu()
-        return self._proposal_head(hidden)
+        hidden = self._proposal(h_tm1, torch.cat([x, a], -1))
+        if self.proposal_norm is not None:
+            hidden = self.proposal_norm(hidden)
+        return self._proposal_head(hidden.relu())
 
-    def prior(self, h_tm1: Float[Tensor, "N K H"], a: Float[Tensor, "N A"]) -> Gaussian:
+    def prior(self, h_tm1: Float[Tensor, "*G N K H"], a: Float[Tensor, "*G N A"]) -> Gaussian:
         return self._prior_head(self._prior(h_tm1, a).relu())
 
     def decoder(
-        self, h_tm1: Float[Tensor, "N K H"], e: Float[Tensor, "N K H"], a: Float[Tensor, "N A"]
-    ) -> Gaussian:
-        hidden = self._decoder(torch.cat([e, h_tm1], -1), a).relu()
-        return self._decoder_head(self._decoder_hidden(hidden).relu())
+        self,
+        h_tm1: Float[Tensor, "*G N K H"],
+        e: Float[Tensor, "*G N K H"],
+        a: Float[Tensor, "*G N A"],
+    ) -> Gaussian | Bernoulli:
+        return self._decoder(torch.cat([e, h_tm1], -1), a)
 
     def transition(
         self,
@@ -112,7 +122,7 @@ class VRNN(GenerativeModel):
         """All but the embeddings of observation and action."""
         return (
             self.embed_latent, self._proposal, self._proposal_head, self._prior, self._prior_head,
-            self._decoder, self._decoder_hidden, self._decoder_head, self._transition,
+            self._decoder, self._transition,
         )  # fmt: skip
 
     def move_weights(self) -> MoveWeights:
@@ -136,7 +146,7 @@ class VRNN(GenerativeModel):
 
     def weighing_contexts(self) -> tuple[Affine, Affine]:
         """The layers by which a speaks to prior and decoder."""
-        prior, decoder = self._prior, self._decoder
+        prior, decoder = self._prior, self._vector_decoder.first
         return (
             Affine(prior.weight[:, prior.split[0] :], prior.bias),
             Affine(decoder.weight[:, decoder.split[0] :], decoder.bias),
@@ -151,18 +161,36 @@ class VRNN(GenerativeModel):
 
     def weighing(self) -> dict[str, Tensor]:
         """Prior and decoder apart from their contexts, by the names of `WeighWeights`."""
-        prior, decoder = (m.weight[:, : m.split[0]] for m in (self._prior, self._decoder))
+        of = self._vector_decoder
+        prior, decoder = (m.weight[:, : m.split[0]] for m in (self._prior, of.first))
         prior_head, prior_head_bias = self._prior_head.packed()
-        dec_head, dec_head_bias = self._decoder_head.packed()
-        e_dim = self.sizes[2]
+        dec_head, dec_head_bias = of.head.packed()
+        e_dim = self._transition.split[0]
         return {
             "prior": prior,
             "prior_head": prior_head,
             "prior_head_bias": prior_head_bias,
             "dec_e": decoder[:, :e_dim],
             "dec_h": decoder[:, e_dim:],
-            "dec_hidden": self._decoder_hidden.weight,
-            "dec_hidden_bias": self._decoder_hidden.bias,
+            "dec_hidden": of.hidden.weight,
+            "dec_hidden_bias": of.hidden.bias,
             "dec_head": dec_head,
             "dec_head_bias": dec_head_bias,
         }
+
+    @property
+    def plain(self) -> bool:
+        """Whether it decodes vectors and normalises nothing: the short way there is worked out."""
+        return isinstance(self._decoder, VectorDecoder) and self.proposal_norm is None
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Of h, the proposal's hidden layer, phi^z, z, hidden layers of prior and decoder, o."""
+        h, z = self._prior.split[0], self._prior_head.mean.out_features
+        decoder = self._vector_decoder
+        return h, h, h, z, h, decoder.hidden.in_features, decoder.head.mean.out_features
+
+    @property
+    def _vector_decoder(self) -> VectorDecoder:
+        assert isinstance(self._decoder, VectorDecoder), "it decodes images"
+        return self._decoder

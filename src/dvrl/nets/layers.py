@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from dvrl.core.laws import Gaussian
 from dvrl.fuse import product
+from dvrl.nets.norm import BatchNorm
 
 RELU_GAIN = math.sqrt(2)
 
@@ -50,6 +51,12 @@ def mlp(n_in: int, sizes: Sequence[int]) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
+def embed_action(action_dim: int, a_dim: int, norm: bool) -> nn.Sequential:
+    """phi^a: one layer, normalised where asked for, and a ReLU."""
+    layers = [linear(action_dim, a_dim), nn.ReLU()]
+    return nn.Sequential(*(layers if not norm else [layers[0], BatchNorm(a_dim), layers[1]]))
+
+
 def gru_cell(n_in: int, n_hidden: int) -> nn.GRUCell:
     """Orthogonal weights over all gates at once, zero biases."""
     cell = nn.GRUCell(n_in, n_hidden)
@@ -70,10 +77,10 @@ class ContextLinear(nn.Module):
         self.weight, self.bias = layer.weight, layer.bias
 
     def forward(
-        self, own: Float[Tensor, "N K D"], context: Float[Tensor, "N C"]
-    ) -> Float[Tensor, "N K O"]:
+        self, own: Float[Tensor, "*G N K D"], context: Float[Tensor, "*G N C"]
+    ) -> Float[Tensor, "*G N K O"]:
         w_own, w_context = self.weight.split(self.split, 1)
-        return F.linear(own, w_own) + F.linear(context, w_context, self.bias)[:, None]
+        return F.linear(own, w_own) + F.linear(context, w_context, self.bias)[..., None, :]
 
 
 class ContextGRUCell(nn.Module):

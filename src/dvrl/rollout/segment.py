@@ -14,6 +14,7 @@ from dvrl.encoders.base import Info
 from dvrl.encoders.recorder import Recorder
 from dvrl.envs.worlds import Step, Worlds
 from dvrl.fuse import fusable
+from dvrl.nets.norm import unwatched
 
 Chosen = TypeVar("Chosen", Decision, Choice)
 Act = Callable[[tuple, Float[Tensor, "N A"], Float[Tensor, "N *obs"]], Decision]
@@ -39,6 +40,9 @@ class Experience(NamedTuple):
     """Value of what follows an ended episode: 0, or V(last observation) at a cut."""
     first: Bool[Tensor, "T N"]
     """Where a step was the first of its episode."""
+    score: Float[Tensor, "T N"]
+    """Rewards as they are reported, and below where that which is reported ended."""
+    over: Bool[Tensor, "T N"]
     v_boot: Float[Tensor, " N"]
     """Value of the observation behind the last step."""
     infos: Sequence[Info]
@@ -52,6 +56,8 @@ class Segment(NamedTuple):
     truncated: Bool[Tensor, "T N"]
     v_end: Float[Tensor, "T N"]
     first: Bool[Tensor, "T N"]
+    score: Float[Tensor, "T N"]
+    over: Bool[Tensor, "T N"]
     v_boot: Float[Tensor, " N"]
     infos: Sequence[Info]
     log_prob: Float[Tensor, "T N"]
@@ -65,10 +71,10 @@ class Segment(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What the worlds answered in a segment; all that remains of it after its update."""
+    """What a segment has to report; all that remains of it after its update."""
 
-    reward: Float[Tensor, "T N"]
-    ended: Bool[Tensor, "T N"]
+    score: Float[Tensor, "T N"]
+    over: Bool[Tensor, "T N"]
 
 
 def start(agent: ActorCritic, worlds: Worlds) -> Carry:
@@ -129,7 +135,8 @@ def act_through(
         v_end = nothing
         if v_last is not None:
             v_end = torch.where(step.truncated & ~step.terminated, v_last, nothing)
-        rows.append((step.reward, step.terminated, step.truncated, v_end, first))
+        ends = step.terminated, step.truncated, v_end
+        rows.append((step.reward, *ends, first, step.score, step.over))
         chosen.append(decision)
     v_boot = value(*begin(agent, carry)[:3])
     columns = _stacked(rows)
@@ -181,8 +188,9 @@ def record(
         experience, choices, carry = act_through(
             agent, act, value, worlds, carry, n_steps, bootstrap_cuts
         )
-    feature, loss = recorder.replay(experience.first)
-    judged = agent.judge(feature, torch.stack([choice.action for choice in choices]))
+    with unwatched():  # acting has seen it all
+        feature, loss = recorder.replay(experience.first)
+        judged = agent.judge(feature, torch.stack([choice.action for choice in choices]))
     return Segment(*experience, *judged, loss), carry
 
 

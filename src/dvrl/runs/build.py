@@ -40,7 +40,7 @@ def build_agent(config: RunConfig) -> ActorCritic:
         policy = spec.policy(
             encoder.feature_dim, config.policy.initial_std, config.policy.mean_bound
         )
-        return ActorCritic(encoder, policy)
+        return ActorCritic(encoder, policy, config.policy.batch_norm)
 
 
 def parameter_count(agent: ActorCritic) -> int:

@@ -7,12 +7,14 @@ from typing import Any
 from dvrl import checks
 from dvrl.agents.config import PolicyConfig
 from dvrl.encoders.config import EncoderConfig, GruConfig, ParticleConfig
-from dvrl.envs.config import GymConfig, MountainHikeConfig, WorldConfig
+from dvrl.envs.config import AtariConfig, GymConfig, MountainHikeConfig, WorldConfig
 from dvrl.learners.config import A2CConfig
 
 KINDS = {
     cls.__name__: cls
-    for cls in (MountainHikeConfig, GymConfig, ParticleConfig, GruConfig, PolicyConfig, A2CConfig)
+    for cls in (
+        MountainHikeConfig, GymConfig, AtariConfig, ParticleConfig, GruConfig, PolicyConfig, A2CConfig
+    )
 }
 
 

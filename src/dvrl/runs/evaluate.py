@@ -71,8 +71,8 @@ def play(
     running, returns, sums, rounds = np.zeros(n), [], {}, 0
     while quota.sum() > 0:
         decision, step, carry = advance(player.agent, act, worlds, carry)
-        running += step.reward.cpu().numpy()
-        for row in np.flatnonzero(carry.first.cpu().numpy()):
+        running += step.score.cpu().numpy()
+        for row in np.flatnonzero(step.over.cpu().numpy()):
             if quota[row] > 0:
                 returns.append(running[row])
                 quota[row] -= 1

@@ -99,14 +99,14 @@ class Trainer:
         loss = results.metrics["loss/total"]
         if not np.isfinite(loss):
             raise NotANumber(self._diagnosis(results, loss))
-        episodes = self.meter.add(results.reward, results.ended, self.steps)
-        self.steps += results.reward.size
+        episodes = self.meter.add(results.score, results.over, self.steps)
+        self.steps += results.score.size
         return Window(results.metrics, episodes)
 
     def _diagnosis(self, results: Results, loss: float) -> str:
         """Who is to blame for a loss that is not a number."""
         agent_is_well = all(p.isfinite().all() for p in self.agent.parameters())
-        if agent_is_well and not np.isfinite(results.reward).all():
+        if agent_is_well and not np.isfinite(results.score).all():
             return f"the world gave a reward that is not a number after step {self.steps:,}"
         if agent_is_well and not self.engine.carry.o_t.isfinite().all():
             return f"the world gave an observation that is not a number after step {self.steps:,}"
