@@ -64,7 +64,7 @@ def main() -> None:
     while done < steps:
         carry, segments, _ = learner.window(carry)
         done += config.n_grad * config.n_envs
-        rewards += [segment.reward.mean().item() for segment in segments]
+        rewards += [segment.score.mean().item() for segment in segments]
     last = rewards[-max(1, len(rewards) // 10) :]
     print(f"mean return over the last tenth: {75 * sum(last) / len(last):.0f}")
 

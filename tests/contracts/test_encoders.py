@@ -21,8 +21,8 @@ HEADS = ("mean.weight", "mean.bias", "var.weight", "var.bias")
 LAYER = ("weight", "bias")
 
 PRIOR = {f"model._prior.{p}" for p in LAYER} | {f"model._prior_head.{p}" for p in HEADS}
-DECODER = {f"model._decoder.{p}" for p in LAYER} | {f"model._decoder_head.{p}" for p in HEADS}
-DECODER |= {f"model._decoder_hidden.{p}" for p in LAYER}
+DECODER = {f"model._decoder.first.{p}" for p in LAYER} | {f"model._decoder.head.{p}" for p in HEADS}
+DECODER |= {f"model._decoder.hidden.{p}" for p in LAYER}
 SUMMARY = {f"summary.cell.{p}" for p in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
 LONELY = "summary.cell.weight_hh"
 """Acts on the summary of the particles before: a single particle has none before it."""
@@ -36,7 +36,7 @@ class Case(NamedTuple):
     """Parameters that the encoder's own loss does not reach; None: all."""
 
 
-RECONSTRUCTION = {f"reconstruction.hidden.{i}.{p}" for i in (0, 2) for p in LAYER}
+RECONSTRUCTION = {f"reconstruction.{i}.{p}" for i in ("first", "hidden") for p in LAYER}
 RECONSTRUCTION |= {f"reconstruction.head.{p}" for p in HEADS}
 CASES = {
     "systematic": Case(ParticleConfig(**PARTICLES), set()),
@@ -62,7 +62,7 @@ particle_encoders = pytest.mark.parametrize(
 
 def build(case: Case) -> BeliefEncoder:
     torch.manual_seed(0)
-    return case.config.build(Spec(OBS, ACTIONS, discrete=False))
+    return case.config.build(Spec((OBS,), ACTIONS, discrete=False))
 
 
 def history(length: int, n: int = N) -> list[tuple[Tensor, Tensor]]:

@@ -78,6 +78,8 @@ class Scripted:
             self.terminated[t],
             self.truncated[t],
             self.final[t],
+            10 * self.rewards[t],
+            self.terminated[t],
         )
 
     def if_cut(self, look):
@@ -96,7 +98,7 @@ LENGTH = 6
 
 
 def scripted(encoder: EncoderConfig, discrete: bool) -> tuple[ActorCritic, Scripted]:
-    return build(encoder, Spec(3, 2, discrete)), Scripted(TERMINATED, TRUNCATED)
+    return build(encoder, Spec((3,), 2, discrete)), Scripted(TERMINATED, TRUNCATED)
 
 
 # Segments

@@ -56,10 +56,10 @@ def test_observations_are_one_real_vector_per_environment(config):
     worlds = make(config)
     assert worlds.n == N
     first = worlds.reset()
-    assert first.shape == (N, spec.obs_dim)
+    assert first.shape == (N, *spec.obs_shape)
     assert first.dtype == torch.float32
     for step in walk(worlds, config, LONGEST + 5):
-        assert step.obs.shape == step.final_obs.shape == (N, spec.obs_dim)
+        assert step.obs.shape == step.final_obs.shape == (N, *spec.obs_shape)
         assert step.reward.shape == step.terminated.shape == step.truncated.shape == (N,)
         assert step.obs.dtype == step.reward.dtype == step.final_obs.dtype == torch.float32
         assert step.terminated.dtype == step.truncated.dtype == torch.bool

@@ -16,7 +16,7 @@ every_recorder = pytest.mark.parametrize("name", CONFIGS)
 
 def recorder(name: str):
     torch.manual_seed(0)
-    made = CONFIGS[name].build(Spec(2, 2, False)).recorder()
+    made = CONFIGS[name].build(Spec((2,), 2, False)).recorder()
     with torch.no_grad():
         for p in made.packing.parameters:
             p.copy_(torch.randn(p.shape))  # no zeros: none but those that packing adds
@@ -38,9 +38,9 @@ def test_gradients_come_back_to_the_parameters_they_belong_to(name):
     made = recorder(name)
     by_name = tree.leaves(made._pack()[0])
     directions = [torch.randn(x.shape) for x in by_name]
-    n = len(made._embedding_shapes)
+    n = len(list(made.embedding.parameters()))
     wanted = torch.autograd.grad(by_name, made.packing.parameters[n:], directions)
-    (derived,) = torch.autograd.grad(tree.leaves(made.weights), [made.leaves[1]], directions)
+    (derived,) = torch.autograd.grad(tree.leaves(made.weights), [made.leaves[-1]], directions)
     live = [torch.randn(3), torch.randn(4, 16)]
     size = made.packing.sizes[0]
     found = made.packing.gradient(torch.ones(2, size), derived, live)

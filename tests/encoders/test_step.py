@@ -24,7 +24,7 @@ CASES = [
 def recorder(k: int, size: int) -> ParticleRecorder:
     torch.manual_seed(k)
     config = ParticleConfig(n_particles=k, h_dim=size, z_dim=64, embed_dim=64)
-    made = config.build(Spec(2, 2, False))
+    made = config.build(Spec((2,), 2, False))
     with torch.no_grad():
         for p in made.parameters():
             p.add_(0.05 * torch.randn(p.shape))  # zero biases would hide mistakes

@@ -139,7 +139,7 @@ def test_an_environment_may_keep_the_actions_it_was_given():
     worlds = GymWorlds(SyncVectorEnv([Hoarder] * 2, autoreset_mode=AutoresetMode.SAME_STEP), 0)
     worlds.reset()
     action = torch.tensor([[0, 1], [1, 0]])
-    worlds.step_on_host(action)
+    worlds.step(action)
     action.zero_()  # memory that is used again
     assert [env.actions[0].tolist() for env in worlds.envs.envs] == [[0, 1], [1, 0]]
 
@@ -149,7 +149,8 @@ def test_an_answer_is_one_piece_of_memory_whose_parts_are_the_step():
     one.reset(), other.reset()
     for _ in range(4):  # an end among them
         action = torch.zeros(2, 2)
-        answer = one.step_on_host(action)
+        one.send(action)
+        answer = one.receive_on_host()
         assert answer.shape == one.blank().shape
         assert all(map(torch.equal, one.read(answer), other.step(action)))
         assert all(part.data_ptr() >= answer.data_ptr() for part in one.read(answer))

@@ -54,10 +54,10 @@ NAMES = {  # package -> twin; every entry has a weight and a bias
     "encoder.model._prior": "prior.joint.0",
     "encoder.model._prior_head.mean": "prior.mean",
     "encoder.model._prior_head.var": "prior.var",
-    "encoder.model._decoder": "decoder.joint.0",
-    "encoder.model._decoder_hidden": "decoder.joint.2",
-    "encoder.model._decoder_head.mean": "decoder.mean",
-    "encoder.model._decoder_head.var": "decoder.var",
+    "encoder.model._decoder.first": "decoder.joint.0",
+    "encoder.model._decoder.hidden": "decoder.joint.2",
+    "encoder.model._decoder.head.mean": "decoder.mean",
+    "encoder.model._decoder.head.var": "decoder.var",
     "policy.mean": "policy_mean",
     "value": "value",
 }
@@ -159,7 +159,7 @@ def stir(agent: nn.Module) -> None:
         for p in agent.parameters():
             p.add_(0.1 * torch.randn(p.shape, generator=generator))
         agent.policy.mean.weight.mul_(8.0)
-        agent.encoder.model._decoder_head.var.bias.add_(30.0)  # wide: no particle takes all weight
+        agent.encoder.model._decoder.head.var.bias.add_(30.0)  # wide: no particle takes all weight
 
 
 def copy_weights(agent: nn.Module, other: nn.Module) -> None:

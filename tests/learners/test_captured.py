@@ -136,8 +136,8 @@ def test_so_they_are_with_actions_to_choose_and_gradients_step_by_step(window, r
 
 def test_the_worlds_are_stepped_once_for_every_step_and_not_for_a_capture():
     engine = make(Pieces, ENCODERS["rnn"], LEARNER, strolls())
-    steps, step = [], engine.worlds.step_on_host
-    engine.worlds.step_on_host = lambda action: (steps.append(1), step(action))[1]
+    steps, send = [], engine.worlds.send
+    engine.worlds.send = lambda action: (steps.append(1), send(action))[1]
     for windows in (1, 2, 3):
         engine.launch(0.01)
         engine.result()
@@ -147,14 +147,14 @@ def test_the_worlds_are_stepped_once_for_every_step_and_not_for_a_capture():
 
 def test_the_value_behind_a_cut_is_asked_for_only_when_there_was_one():
     engine = make(Pieces, ENCODERS["rnn"], replace(LEARNER, bootstrap_cuts=True), strolls())
-    cuts, step = [], engine.worlds.step_on_host
+    cuts, receive = [], engine.worlds.receive_on_host
 
-    def counted(action):
-        answer = step(action)
+    def counted():
+        answer = receive()
         cuts.append(engine.worlds.cut)
         return answer
 
-    engine.worlds.step_on_host = counted
+    engine.worlds.receive_on_host = counted
     for _ in range(3):
         engine.launch(0.01)
         engine.result()

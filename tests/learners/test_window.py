@@ -181,7 +181,7 @@ def test_old_losses_are_not_kept_alive_by_an_open_window(way):
     learner.open()
     carry, _, _ = learner.update(carry, retain_graph=True)
     reached = carry.belief.h.sum() + 0 * carry.belief.log_w.sum()
-    decoder = list(learner.agent.encoder.model._decoder_head.parameters())
+    decoder = list(learner.agent.encoder.model._decoder.head.parameters())
     assert reached.requires_grad == (way == "step by step")
     if reached.requires_grad:
         gradients = torch.autograd.grad(reached, decoder, allow_unused=True)

@@ -58,7 +58,7 @@ def test_a_sign_is_remembered_over_three_steps(encoder, discrete):
     carry, earned = start(agent, worlds), []
     for _ in range(220):
         carry, segments, _ = learner.window(carry)
-        earned += [s.reward.sum() / s.ended.sum() for s in segments]
+        earned += [s.score.sum() / s.over.sum() for s in segments]
     assert sum(earned[:20]) / 20 < 0.5
     assert sum(earned[-40:]) / 40 > 0.8
 
@@ -79,5 +79,5 @@ def test_an_agent_whose_belief_is_reset_every_step_cannot_recall():
     for _ in range(1000):
         carry, segments, _ = learner.window(carry)
         carry = carry._replace(first=torch.ones_like(carry.first))
-        earned += [s.reward.sum() / 16 for s in segments if s.ended.any()]
+        earned += [s.score.sum() / 16 for s in segments if s.over.any()]
     assert abs(sum(earned[-100:]) / 100) < 0.3

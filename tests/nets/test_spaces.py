@@ -14,10 +14,10 @@ VECTOR = Box(-1, 1, (3,))
 @pytest.mark.parametrize(
     ("obs", "action", "expected"),
     [
-        (VECTOR, Discrete(4), Spec(3, 4, discrete=True)),
-        (VECTOR, Box(-2, 2, (1,)), Spec(3, 1, discrete=False)),
-        (Box(-np.inf, np.inf, (2,)), Box(-np.inf, np.inf, (5,)), Spec(2, 5, discrete=False)),
-        (Box(0, 255, (8,), np.uint8), Discrete(2), Spec(8, 2, discrete=True)),
+        (VECTOR, Discrete(4), Spec((3,), 4, discrete=True)),
+        (VECTOR, Box(-2, 2, (1,)), Spec((3,), 1, discrete=False)),
+        (Box(-np.inf, np.inf, (2,)), Box(-np.inf, np.inf, (5,)), Spec((2,), 5, discrete=False)),
+        (Box(0, 255, (8,), np.uint8), Discrete(2), Spec((8,), 2, discrete=True)),
     ],
 )
 def test_vectors_and_choices_become_sizes(obs, action, expected):
@@ -27,9 +27,9 @@ def test_vectors_and_choices_become_sizes(obs, action, expected):
 @pytest.mark.parametrize(
     ("id", "expected"),
     [
-        ("CartPole-v1", Spec(4, 2, discrete=True)),
-        ("Pendulum-v1", Spec(3, 1, discrete=False)),
-        ("dvrl/MountainHike-v0", Spec(2, 2, discrete=False)),
+        ("CartPole-v1", Spec((4,), 2, discrete=True)),
+        ("Pendulum-v1", Spec((3,), 1, discrete=False)),
+        ("dvrl/MountainHike-v0", Spec((2,), 2, discrete=False)),
     ],
 )
 def test_sizes_of_known_worlds(id, expected):
@@ -76,14 +76,14 @@ def test_the_way_out_for_observations_is_one():
     with pytest.raises(ValueError, match="the observation space is Discrete"):
         Spec.from_spaces(env.unwrapped.observation_space, env.action_space)
     spec = Spec.from_spaces(env.observation_space, env.action_space)
-    assert spec == Spec(16, 4, discrete=True)
+    assert spec == Spec((16,), 4, discrete=True)
 
 
 def test_the_policy_fits_the_actions():
-    choice = Spec(3, 4, discrete=True).policy(8, 1.0, None)
+    choice = Spec((3,), 4, discrete=True).policy(8, 1.0, None)
     assert isinstance(choice, CategoricalPolicy)
     assert choice.action_dim == 4
-    step = Spec(3, 2, discrete=False).policy(8, 0.5, 0.25)
+    step = Spec((3,), 2, discrete=False).policy(8, 0.5, 0.25)
     assert isinstance(step, GaussianPolicy)
     assert step.action_dim == 2
     assert step.mean_bound == 0.25

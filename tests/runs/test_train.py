@@ -158,7 +158,7 @@ def test_a_world_that_gives_no_number_is_named(tmp_path, monkeypatch):
 
     def broken(self, action):
         step = honest(self, action)
-        return step._replace(reward=step.reward + torch.nan)
+        return step._replace(reward=step.reward + torch.nan, score=step.score + torch.nan)
 
     monkeypatch.setattr(MountainHike, "step", broken)
     with pytest.raises(RunFailed, match="the world gave a reward that is not a number"):

@@ -23,8 +23,8 @@ class ParticleConfig:
     embed_dim: int = 64
     """Size of embedded actions, and of embedded observations unless they are images."""
     batch_norm: bool = False
-    """Normalise between layers by the statistics of a step over all environments (the paper's choice
-    for Atari)."""
+    """Normalise between layers by the statistics of a step over all environments (the paper's
+    choice for Atari)."""
     resample: Literal["systematic", "stratified", "multinomial", "none"] = "systematic"
     """How ancestors are drawn; "none" keeps and multiplies weights (an ablation)."""
     joint: bool = True
@@ -75,8 +75,8 @@ class GruConfig:
     embed_dim: int = 64
     """Size of embedded actions, and of embedded observations unless they are images."""
     batch_norm: bool = False
-    """Normalise between layers by the statistics of a step over all environments (the paper's choice
-    for Atari)."""
+    """Normalise between layers by the statistics of a step over all environments (the paper's
+    choice for Atari)."""
     reconstruct: bool = False
     """Add the reconstruction loss of Alg. 2 (weighed by lambda^E)."""
     min_var: float = 1e-4

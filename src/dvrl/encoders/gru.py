@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from dvrl.core import gru, tree
 from dvrl.encoders.base import BeliefEncoder, Update
-from dvrl.encoders.recorder import Recorder, Replayed, Room, Sensed
+from dvrl.encoders.recorder import Recorder, Replayed, Room
 from dvrl.fuse import fusable
 from dvrl.nets.layers import embed_action, gru_cell, new_gate_first
 from dvrl.nets.sight import Decoder, Sight
@@ -138,14 +138,8 @@ class GruRecorder(Recorder[GruBelief, gru.GruWeights, tuple]):
         inputs, records = self._inputs(first), self._records.until(self.step_count)
         newest = tree.tree_map(lambda x: x[-self.n_steps :], records)
         walk = gru.GruWalk(self._all_weights, inputs.first, records.h_tm1, records.slopes)
-        a, sensed = self._sense(self.leaves[0], inputs)
+        a, x = self.embedding.sense(inputs, self.n_steps)
+        sensed = torch.cat([x, a], -1)
         h_tm1, h = gru.replay(self.weights, sensed, walk, newest.h_tm1, newest.h)
+        a = a[-self.n_steps :]
         return Replayed(h, self.encoder.loss(h_tm1, a, inputs.o_t[-self.n_steps :]))
-
-    @fusable
-    def _sense(
-        self, leaf: Float[Tensor, "S P"], inputs: Sensed
-    ) -> tuple[Float[Tensor, "L N D"], Float[Tensor, "T N C"]]:
-        """Embedded actions of the newest steps, and [x, a] of all."""
-        a, x = self._embeddings(leaf, inputs)
-        return a[-self.n_steps :], torch.cat([x, a], -1)

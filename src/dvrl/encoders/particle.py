@@ -39,8 +39,8 @@ class ParticleInfo(NamedTuple):
     o_mean: Float[Tensor, "N K ..."]
     """Where each particle would have expected the observation: the decoder's mean. Of images
     nothing while training."""
-    floor: Float[Tensor, "*N"]
-    """The least the model's loss can be, in nats, where there is such a bound; else nothing."""
+    floor: Float[Tensor, "N F"]
+    """The least the model's loss can be, in nats; nothing (F = 0) of laws without such a bound."""
 
     @classmethod
     def metrics(cls, infos: Sequence["ParticleInfo"]) -> dict[str, Float[Tensor, ""]]:
@@ -50,7 +50,7 @@ class ParticleInfo(NamedTuple):
         gap = {}
         if floor.numel():
             gap["belief/floor"] = floor.mean()
-            gap["belief/gap"] = (-smc.log_mean_exp(log_w) - floor).mean()
+            gap["belief/gap"] = -smc.log_mean_exp(log_w).mean() - floor.mean()
         return gap | {
             "belief/ess": smc.effective_sample_size(log_w).mean(),
             "belief/distinct_ancestors": smc.distinct(ancestors).float().mean(),
@@ -69,8 +69,8 @@ def _finite_mean(terms: Sequence[Float[Tensor, "N K"]]) -> Float[Tensor, ""]:
     return values.masked_fill(~finite, 0.0).sum() / finite.sum().clamp(min=1)
 
 
-def _floor(law: Gaussian | Bernoulli, o_t: Float[Tensor, "N ..."]) -> Float[Tensor, "*N"]:
-    return o_t.new_empty(0) if isinstance(law, Gaussian) else law.floor(o_t)
+def _floor(law: Gaussian | Bernoulli, o_t: Float[Tensor, "N ..."]) -> Float[Tensor, "N F"]:
+    return law.floor(o_t)[..., None] if isinstance(law, Bernoulli) else o_t[..., :0]
 
 
 class Summary(nn.Module):
@@ -82,17 +82,16 @@ class Summary(nn.Module):
 
     def forward(
         self,
-        h: Float[Tensor, "N K H"],
-        e: Float[Tensor, "N K H"],
-        log_w: Float[Tensor, "N K"],
-    ) -> Float[Tensor, "N H"]:
+        h: Float[Tensor, "*G N K H"],
+        e: Float[Tensor, "*G N K H"],
+        log_w: Float[Tensor, "*G N K"],
+    ) -> Float[Tensor, "*G N H"]:
         cell = self.cell
         particles = torch.cat([h, e, log_w.softmax(-1)[..., None]], -1)
         weight, bias = (new_gate_first(t) for t in (cell.weight_ih, cell.bias_ih))
-        gates = F.linear(
-            particles, weight, bias
-        )  # all particles at once: only the state's must wait
-        return scan(gates, cell.weight_hh, cell.bias_hh)
+        # All particles at once: only the state's gates must wait.
+        gates = F.linear(particles, weight, bias).flatten(0, -3)
+        return scan(gates, cell.weight_hh, cell.bias_hh).view(*h.shape[:-2], -1)
 
 
 class ParticleEncoder(BeliefEncoder[ParticleBelief]):
@@ -145,18 +144,18 @@ class ParticleEncoder(BeliefEncoder[ParticleBelief]):
     def weigh(
         self,
         moved: Moved,
-        eps: Float[Tensor, "N K Z"],
-        log_w_tm1: Float[Tensor, "N K"],
-        a: Float[Tensor, "N D"],
-        o_t: Float[Tensor, "N *obs"],
-        ancestors: Int[Tensor, "N K"],
+        eps: Float[Tensor, "*G N K Z"],
+        log_w_tm1: Float[Tensor, "*G N K"],
+        a: Float[Tensor, "*G N D"],
+        o_t: Float[Tensor, "..."],
+        ancestors: Int[Tensor, "*G N K"],
     ) -> Update:
-        """Weights, evidence and summary of particles that have moved."""
+        """Weights, evidence and summary of particles that have moved, in one step or in several."""
         h_tm1, var, z, e, h = moved
         p_o = self.model.decoder(h_tm1, e, a)
         log_p_z = self.model.prior(h_tm1, a).log_prob(z)
         log_q_z = log_prob_of_sample(var, eps)
-        log_p_o = p_o.log_prob(o_t[:, None])
+        log_p_o = p_o.log_prob(o_t.unsqueeze(log_w_tm1.ndim - 1))
         log_w, vanished = smc.revive(log_w_tm1 + log_p_z + log_p_o - log_q_z)  # Eq. 18
 
         loss = -smc.log_mean_exp(log_w)  # Eq. 19
@@ -190,10 +189,14 @@ class ParticleEncoder(BeliefEncoder[ParticleBelief]):
         return ParticleBelief(smc.take(prev.h, ancestors), torch.zeros_like(prev.log_w)), ancestors
 
     def recorder(self) -> Recorder | None:
-        """Without resampling the weights, too, would have to be walked back through time."""
+        """Without resampling the weights, too, would have to be walked back through time; and of
+        images nobody has worked it out without normalisation."""
+        from dvrl.encoders.move_recorder import MoveRecorder
         from dvrl.encoders.particle_recorder import ParticleRecorder
 
         model, summary = self.model, self.summary
         if not (self.resample and isinstance(model, VRNN) and isinstance(summary, Summary)):
             return None
+        if model.proposal_norm is not None:
+            return MoveRecorder(self, model)
         return ParticleRecorder(self, model, summary.cell) if model.plain else None

@@ -14,7 +14,7 @@ from dvrl import chance, kernels
 from dvrl.core import gru, smc, tree
 from dvrl.encoders.base import Update
 from dvrl.encoders.particle import ParticleBelief, ParticleEncoder, ParticleInfo
-from dvrl.encoders.recorder import Recorder, Replayed, Room, Sensed
+from dvrl.encoders.recorder import Recorder, Replayed, Room
 from dvrl.encoders.weigh import Weighed, WeighTape, WeighWeights, weigh
 from dvrl.encoders.weigh import replay as replay_weights
 from dvrl.fuse import fusable, product
@@ -112,7 +112,7 @@ class ParticleRecorder(Recorder[ParticleBelief, Weights, ActingWeights]):
         kept = record.kept
         feature, loss, log_p_z, log_p_o, log_q_z, log_w, vanished, o_mean = kept.weighed
         terms = log_p_z, log_p_o, log_q_z
-        info = ParticleInfo(log_w, kept.ancestors, *terms, vanished, o_mean, loss.new_empty(0))
+        info = ParticleInfo(log_w, kept.ancestors, *terms, vanished, o_mean, o_t[:, :0])
         return Update(ParticleBelief(kept.moved.h, log_w), feature, loss, info)
 
     def _place(self, t: int | None, like: Callable[[], Record]) -> Record:
@@ -215,7 +215,8 @@ class ParticleRecorder(Recorder[ParticleBelief, Weights, ActingWeights]):
             h_tm1, z, e, kept.slopes, self._results(),
         )  # fmt: skip
         weights = self.weights
-        sensed, c_prior, c_dec = self._sense(self.leaves[0], inputs, *weights[2:])
+        embedded = self.embedding.sense(inputs, self.n_steps)
+        sensed, c_prior, c_dec = self._speak(*embedded, *weights[2:])
         moved = replay_moves(weights.move, sensed, walk, newest.moved)
         feature, loss = replay_weights(
             weights.weigh, moved, c_prior, c_dec, inputs.o_t[-self.n_steps :],
@@ -225,15 +226,14 @@ class ParticleRecorder(Recorder[ParticleBelief, Weights, ActingWeights]):
         return Replayed(feature, loss)
 
     @fusable
-    def _sense(
+    def _speak(
         self,
-        embeddings: Float[Tensor, "S E"],
-        inputs: Sensed,
+        a: Float[Tensor, "T N D"],
+        x: Float[Tensor, "T N X"],
         prior_context: Affine,
         dec_context: Affine,
     ) -> tuple[Float[Tensor, "T N C"], Float[Tensor, "L N P"], Float[Tensor, "L N D"]]:
         """[x, a] of all steps; and what a says to prior and decoder in the newest."""
-        a, x = self._embeddings(embeddings, inputs)
         newest = a[-self.n_steps :]
         c_prior, c_dec = F.linear(newest, *prior_context), F.linear(newest, *dec_context)
         return torch.cat([x, a], -1), c_prior, c_dec

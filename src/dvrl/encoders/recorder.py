@@ -6,17 +6,18 @@ used again in every window; no graph of them is kept. So every update is a funct
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from dvrl.core import rows, tree
+from dvrl.core import tree
 from dvrl.encoders.base import Belief, Update
+from dvrl.encoders.embedding import Batched, Retained, Sensed
 from dvrl.encoders.packing import Acting, Derived, Packing
+from dvrl.nets.sight import Convolutions
 
 Tree = TypeVar("Tree", bound=tuple)
 
@@ -46,15 +47,6 @@ class Room(Generic[Tree]):
         return tree.tree_map(lambda x: x[:i], self.rows)
 
 
-class Sensed(NamedTuple):
-    """What an encoder was given."""
-
-    a_tm1: Float[Tensor, "T N A"]
-    o_t: Float[Tensor, "T N *obs"]
-    first: Bool[Tensor, "T N"]
-    """Where an episode began: the belief before is not the one it went on from."""
-
-
 class _Row(NamedTuple):
     parameters: Float[Tensor, "*S Q"]
 
@@ -77,12 +69,13 @@ class Recorder(ABC, Generic[Belief, Derived, Acting]):
             for modules in ((embed_action, embed_obs), packed)
         )
         self.packing: Packing[Derived, Acting] = Packing(encoder, embeddings, others, self._pack)
-        self._embedding_shapes = [p.shape for p in embeddings]
+        normed = any(True for m in (embed_action, embed_obs) for _ in m.buffers())
+        dear = normed or isinstance(embed_obs, Convolutions)
+        self.embedding = (Retained if dear else Batched)(embed_action, embed_obs)
         self._rows: Room[_Row] = Room()
         self._sensed: Room[Sensed] = Room()
         self._given: list[tuple[Tensor, Tensor]] = []
-        self.leaves: tuple[Float[Tensor, "S E"], Float[Tensor, " D"]]
-        """Where gradients meet: the embeddings' of every segment so far, the others' packed."""
+        self._leaf: Float[Tensor, " D"]
 
     @abstractmethod
     def _pack(self) -> tuple[Derived, Acting]:
@@ -103,10 +96,23 @@ class Recorder(ABC, Generic[Belief, Derived, Acting]):
         self.packing.fill(row.parameters, flat)
         window = self._rows.until(self.segment + 1).parameters.detach()
         embeddings, derived, acting = window.split(like, -1)
-        self.leaves = embeddings.detach().requires_grad_(), derived[-1].detach().requires_grad_()
-        self.weights = self.packing.derived(self.leaves[1])
+        self.embedding.begin(embeddings)
+        self._leaf = derived[-1].detach().requires_grad_()
+        self.weights = self.packing.derived(self._leaf)
         self.acting = self.packing.acting(acting[-1])
         self._all_weights = self.packing.derived(derived)
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        """Where gradients meet: the embeddings' of every segment so far; the others', packed."""
+        return [*self.embedding.leaves, self._leaf]
+
+    def gradient(
+        self, of_leaves: Sequence[Tensor], others: Sequence[Tensor]
+    ) -> Float[Tensor, " P"]:
+        """That of `packing.parameters`, and of others behind them, joined (core.rows)."""
+        *embeddings, derived = of_leaves
+        return self.packing.gradient(self.embedding.joined(embeddings), derived, others)
 
     def step(
         self,
@@ -165,25 +171,7 @@ class Recorder(ABC, Generic[Belief, Derived, Acting]):
         place.first.copy_(first)
         return tree.tree_map(lambda x: x.flatten(0, 1), self._sensed.until(self.segment + 1))
 
-    def _embeddings(
-        self, leaf: Float[Tensor, "S E"], inputs: Sensed
-    ) -> tuple[Float[Tensor, "T N D"], Float[Tensor, "T N D"]]:
-        """Of actions and observations, each segment's by its own weights."""
-        parts, segments = iter(rows.part(leaf, self._embedding_shapes)), leaf.shape[0]
-        a = _batched(self.embed_action, parts, inputs.a_tm1, segments)
-        return a, _batched(self.embed_obs, parts, inputs.o_t, segments)
-
 
 def _blank(a_tm1: Sequence[Tensor], o_t: Sequence[Tensor], first: Tensor) -> Sensed:
     a, o = (x[0].new_empty(len(x), *x[0].shape) for x in (a_tm1, o_t))
     return Sensed(a, o, torch.empty_like(first))
-
-
-def _batched(
-    module: nn.Module, parts: Iterator[Tensor], x: Float[Tensor, "T N *D"], segments: int
-) -> Float[Tensor, "T N D"]:
-    """`module` on each segment's rows, with each segment's parameters."""
-    weights = {name: next(parts) for name, _ in module.named_parameters()}
-    seen = x.unflatten(0, (segments, -1)).flatten(1, 2)
-    out = torch.vmap(lambda w, r: functional_call(module, w, (r,)))(weights, seen)
-    return out.view(*x.shape[:2], *out.shape[2:])

@@ -1,5 +1,6 @@
 """Atari games as a vector environment: the emulators of `ale_py`, stepped in C++ threads."""
 
+import difflib
 import os
 from typing import Any
 
@@ -13,31 +14,67 @@ SIDE = 84
 """Height and width of a screen as the agent sees it."""
 STICKY = 0.25
 NOOPS = 30
+"""The random start has fewer emulator frames than this."""
 SKIP = 4
 SKIP_OF = {"asteroids": 1}
 """Asteroids draws its rocks every other frame; the paper does not skip there."""
+SEEDS = 2**31
+"""The emulator's seeds lie below."""
 OBSERVATION_SPACE = gym.spaces.Box(0, 255, (1, SIDE, SIDE), np.uint8)
 
 
 def rom_name(game: str) -> str:
-    """`MsPacman` as `ms_pacman`, the emulator's own name; a sentence where there is no such game."""
-    roms = _ale().roms.get_all_rom_ids()
-    spelled = "".join("_" + c.lower() if c.isupper() else c for c in game).lstrip("_")
-    if spelled in roms:
-        return spelled
-    joined = {rom.replace("_", ""): rom for rom in roms}
-    found = joined.get(game.replace("_", "").lower())
-    if found is None:
-        raise ValueError(
-            f"there is no Atari game {game!r}; names look like Pong or MsPacman, and ale_py knows "
-            f"{len(roms)} of them: {', '.join(sorted(roms))}"
-        )
-    return found
+    """`MsPacman` as `ms_pacman`, the emulator's own name; or a sentence that there is none."""
+    roms = {rom.replace("_", ""): rom for rom in _ale().roms.get_all_rom_ids()}
+    asked = game.replace("_", "").lower()
+    if asked in roms:
+        return roms[asked]
+    close = difflib.get_close_matches(asked, roms, n=3)
+    names = [roms[name].title().replace("_", "") for name in close]
+    hint = f"did you mean {' or '.join(names)}?" if names else "names look like Pong or MsPacman"
+    raise ValueError(f"there is no Atari game {game!r}; {hint}")
 
 
 def action_space(game: str) -> gym.spaces.Discrete:
     """The choices a game has."""
-    return AtariGames(game, 1).single_action_space
+    games = AtariGames(game, 1)
+    games.close()
+    return games.single_action_space
+
+
+def options(rom: str, sticky: float, max_frames: int) -> dict[str, Any]:
+    """How the paper plays, in the words of `ale_py.vector_env.AtariVectorEnv`."""
+    return {
+        "max_num_frames_per_episode": max_frames,
+        "repeat_action_probability": sticky,
+        "autoreset_mode": AutoresetMode.SAME_STEP,
+        "img_height": SIDE,
+        "img_width": SIDE,
+        "grayscale": True,
+        "stack_num": 1,
+        "frameskip": SKIP_OF.get(rom, SKIP),
+        "maxpool": True,
+        "noop_max": NOOPS,
+        "episodic_life": False,  # it would restart the whole game
+        "life_loss_info": True,
+        "reward_clipping": False,
+        "use_fire_reset": True,
+    }
+
+
+def emulators(rom: str, n: int, options: dict[str, Any]) -> VectorEnv:
+    """The vector environment of `ale_py`, as many threads as there are cores for it."""
+    kind = _ale().vector_env.AtariVectorEnv
+    # Its own dictionary: it writes its mode into the one that all vector environments share.
+    kind.metadata = dict(kind.metadata)
+    return kind(rom, n, num_threads=min(n, _cores()), **options)
+
+
+def _cores() -> int:
+    """Cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _ale() -> Any:
@@ -58,12 +95,14 @@ class AtariGames(VectorEnv):
     Observation: `1 84 84` bytes, the brighter of the last two frames, grey and scaled down.
     Action: one of the game's own choices; 0 is to do nothing.
     Reward: its sign. `info["score"]` is the reward itself.
-    Start: 1 to 30 frames of doing nothing, then FIRE where the game knows it.
+    Start: FIRE for a frame where the game knows it, then nothing; at most 29 emulator frames in
+    all, a random number.
     End: a lost life ends an episode, the game goes on. `info["over"]` marks whole games; these also
-    end after `max_frames` emulator frames, which is a cut in time.
+    end `max_frames` emulator frames after their start, which is a cut in time.
     Sticky: with this probability an emulator frame repeats the action of the frame before.
-    Differences from the paper's wrappers: after a lost life nothing is done on the agent's behalf
-    (they did nothing for a step and pressed FIRE).
+    Differences from the paper's wrappers: they pressed FIRE after the random start, and they did
+    nothing for a step and pressed FIRE after a lost life, where here nothing is done on the agent's
+    behalf. A game that ends within an action shows, as its last screen, the frames before that.
     """
 
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}
@@ -73,25 +112,7 @@ class AtariGames(VectorEnv):
     ) -> None:
         rom = rom_name(game)
         self.num_envs = num_envs
-        self._games = _ale().vector_env.AtariVectorEnv(
-            rom,
-            num_envs,
-            num_threads=min(num_envs, len(os.sched_getaffinity(0))),
-            max_num_frames_per_episode=max_frames,
-            repeat_action_probability=sticky,
-            autoreset_mode=AutoresetMode.SAME_STEP,
-            img_height=SIDE,
-            img_width=SIDE,
-            grayscale=True,
-            stack_num=1,
-            frameskip=SKIP_OF.get(rom, SKIP),
-            maxpool=True,
-            noop_max=NOOPS,
-            episodic_life=False,  # it would restart the whole game
-            life_loss_info=True,
-            reward_clipping=False,
-            use_fire_reset=True,
-        )
+        self._games = emulators(rom, num_envs, options(rom, sticky, max_frames))
         self.single_observation_space = OBSERVATION_SPACE
         self.single_action_space = self._games.single_action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -100,10 +121,14 @@ class AtariGames(VectorEnv):
         """Emulator frames since each game began."""
 
     def reset(
-        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+        self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin new games; a number seeds them with consecutive values."""
+        if seed is not None:
+            seeds = seed + np.arange(self.num_envs) if np.ndim(seed) == 0 else np.array(seed)
+            seed = seeds % SEEDS
         obs, info = self._games.reset(seed=seed, options=options)
-        self._frame = info["episode_frame_number"].copy()
+        self._frame = info["episode_frame_number"]
         return obs, info
 
     def step(self, actions: np.ndarray) -> tuple[Any, ...]:
@@ -112,17 +137,23 @@ class AtariGames(VectorEnv):
 
     def send(self, actions: np.ndarray) -> None:
         """Let the games go on; `recv` waits for them."""
+        if actions.min() < 0 or actions.max() >= self.single_action_space.n:
+            # The emulator's threads would end over it, and `recv` wait for ever.
+            raise ValueError(
+                f"the actions are {actions.tolist()}; each must be at least 0 and below "
+                f"{self.single_action_space.n}"
+            )
         self._games.send(actions)
 
     def recv(self) -> tuple[Any, ...]:
         obs, score, terminated, truncated, info = self._games.recv()
         frame = info["episode_frame_number"]
         over = truncated | (terminated & (frame <= self._frame))
-        self._frame = frame.copy()
-        told = {"lives": info["lives"], "score": score, "over": over}
+        self._frame = frame
+        told = {"lives": info["lives"], "episode_frame_number": frame, "score": score, "over": over}
         if "final_obs" in info:  # the emulator keeps the last screen of games, not of lives
             told["final_obs"] = np.where(over[:, None, None, None], info["final_obs"], obs)
         return obs, np.sign(score).astype(np.float32), terminated, truncated, told
 
     def close_extras(self, **kwargs: Any) -> None:
-        self._games.close()
+        self.__dict__.pop("_games", None)  # the threads end with it

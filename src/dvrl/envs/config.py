@@ -97,9 +97,7 @@ class AtariConfig:
         checks.probability(self, "flicker")
         checks.at_least(self, 1, "max_frames")
         if self.variant not in ("stochastic", "deterministic"):
-            raise ValueError(
-                f"variant is {self.variant!r}; it must be stochastic or deterministic"
-            )
+            raise ValueError(f"variant is {self.variant!r}; it must be stochastic or deterministic")
 
     @property
     def name(self) -> str:

@@ -102,11 +102,6 @@ class GymWorlds:
         self.send(action.cpu())
         return self.receive()
 
-    def step_on_host(self, action: Tensor) -> UInt8[Tensor, " B"]:
-        """`send` and `receive_on_host`."""
-        self.send(action)
-        return self.receive_on_host()
-
     def send(self, action: Tensor) -> None:
         given = action.numpy()
         # A copy in any case: an environment may keep what it is given.

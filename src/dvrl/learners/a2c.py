@@ -144,9 +144,12 @@ class A2C:
                 total, self.live, retain_graph=retain_graph, materialize_grads=True
             )
             return self.optimiser.step(rows.join(gradients))
-        leaves = [*self.recorder.leaves, *self.live]  # recorded segments need no graph any more
-        embeddings, derived, *live = torch.autograd.grad(total, leaves, materialize_grads=True)
-        return self.optimiser.step(self.recorder.packing.gradient(embeddings, derived, live))
+        leaves = self.recorder.leaves
+        found = torch.autograd.grad(
+            total, [*leaves, *self.live], retain_graph=retain_graph, materialize_grads=True
+        )
+        n = len(leaves)
+        return self.optimiser.step(self.recorder.gradient(found[:n], found[n:]))
 
 
 @fusable

@@ -140,7 +140,8 @@ class Pieces(Captured):
                 if piece.question is not None:
                     film.action.copy_(piece.question.action, non_blocking=True)
                     self.cuda.mark().synchronize()
-                    answer = self.worlds.step_on_host(film.action)
+                    self.worlds.send(film.action)
+                    answer = self.worlds.receive_on_host()
                     piece.question.answer.copy_(answer, non_blocking=True)
             self._hand_over(film.packed)
 

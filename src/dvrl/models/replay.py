@@ -41,9 +41,30 @@ def move(
     eps: Float[Tensor, "N K Z"],
 ) -> tuple[Moved, Slopes]:
     """z_t from the proposal, h_t by the transition."""
+    of_state, seen = project(w, context, h_tm1)
+    return move_on(w, min_var, context, h_tm1, eps, of_state, torch.relu(seen))
+
+
+def project(
+    w: MoveWeights, context: Float[Tensor, "N G"], h_tm1: Float[Tensor, "N K H"]
+) -> tuple[Float[Tensor, "N K G"], Float[Tensor, "N K Q"]]:
+    """What the state says, and the proposal's hidden layer before it is bent."""
     gates = 3 * h_tm1.shape[-1]
     of_state = F.linear(h_tm1, w.state, w.state_bias)
-    hidden = torch.relu(of_state[..., gates:] + context[:, None, gates:])
+    return of_state, of_state[..., gates:] + context[:, None, gates:]
+
+
+def move_on(
+    w: MoveWeights,
+    min_var: float,
+    context: Float[Tensor, "N G"],
+    h_tm1: Float[Tensor, "N K H"],
+    eps: Float[Tensor, "N K Z"],
+    of_state: Float[Tensor, "N K G"],
+    hidden: Float[Tensor, "N K Q"],
+) -> tuple[Moved, Slopes]:
+    """The rest of a move, from the proposal's hidden layer on."""
+    gates = 3 * h_tm1.shape[-1]
     mean, raw = F.linear(hidden, w.head, w.head_bias).chunk(2, -1)
     var = F.softplus(raw) + min_var
     precision = var.rsqrt()  # torch's square root takes several times as long
@@ -74,10 +95,10 @@ class _Replay(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
         parts = way_back(ctx.walk, Injected(*grads))
-        return None, None, *_gradients(ctx.walk, ctx.sensed, parts)
+        return None, None, *gradients(ctx.walk, ctx.sensed, parts)
 
 
-def _gradients(
+def gradients(
     walk: Walk, sensed: Float[Tensor, "T N C"], parts: Sequence[Rows]
 ) -> tuple[Float[Tensor, "T N C"], *tuple[Tensor, ...]]:
     """Of what was sensed, and of the weights in their order: one product each, over all steps."""

@@ -118,6 +118,12 @@ class VRNN(GenerativeModel):
         return self._transition(e, torch.cat([x, a], -1), h_tm1)
 
     @property
+    def movers(self) -> tuple[nn.Module, ...]:
+        """What moves particles, the embeddings of observation and action apart."""
+        norm = () if self.proposal_norm is None else (self.proposal_norm,)
+        return self.embed_latent, self._proposal, *norm, self._proposal_head, self._transition
+
+    @property
     def laws(self) -> tuple[nn.Module, ...]:
         """All but the embeddings of observation and action."""
         return (

@@ -51,17 +51,17 @@ class BatchNorm(nn.Module):
         self.axes = (*range(channel - rows, channel), *range(channel + 1, 0))
 
     def forward(self, x: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
-        weight, bias, mean, var = (self._along(t) for t in (self.weight, self.bias, *self._kept))
-        if self.training:
-            var, mean = torch.var_mean(x, self.axes, correction=0, keepdim=True)
-            if _watching:
-                self._watch(mean.detach(), var.detach(), x.numel() // mean.numel())
-        scale = weight * torch.rsqrt(var + EPS)
-        return (x - mean) * scale + bias
+        mean, rate = self.statistics(x)
+        return (x - mean) * (self._along(self.weight) * rate) + self._along(self.bias)
 
-    @property
-    def _kept(self) -> tuple[Tensor, Tensor]:
-        return self.mean, self.var
+    def statistics(self, x: Float[Tensor, "*B"]) -> tuple[Tensor, Tensor]:
+        """What rows are centred by, and what they are multiplied by then."""
+        if not self.training:
+            return self._along(self.mean), torch.rsqrt(self._along(self.var) + EPS)
+        var, mean = torch.var_mean(x, self.axes, correction=0, keepdim=True)
+        if _watching:
+            self._watch(mean.detach(), var.detach(), x.numel() // mean.numel())
+        return mean, torch.rsqrt(var + EPS)
 
     def _along(self, t: Float[Tensor, " D"]) -> Tensor:
         """Beside the channels of the input."""

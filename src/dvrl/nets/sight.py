@@ -94,9 +94,7 @@ class VectorDecoder(Decoder):
         self.hidden = linear(hidden, hidden)
         self.head = GaussianHead(hidden, obs_dim, min_var)
 
-    def forward(
-        self, own: Float[Tensor, "*G N K D"], context: Float[Tensor, "*G N C"]
-    ) -> Gaussian:
+    def forward(self, own: Float[Tensor, "*G N K D"], context: Float[Tensor, "*G N C"]) -> Gaussian:
         return self.head(self.hidden(self.first(own, context).relu()).relu())
 
 

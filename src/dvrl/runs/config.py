@@ -13,7 +13,13 @@ from dvrl.learners.config import A2CConfig
 KINDS = {
     cls.__name__: cls
     for cls in (
-        MountainHikeConfig, GymConfig, AtariConfig, ParticleConfig, GruConfig, PolicyConfig, A2CConfig
+        MountainHikeConfig,
+        GymConfig,
+        AtariConfig,
+        ParticleConfig,
+        GruConfig,
+        PolicyConfig,
+        A2CConfig,
     )
 }
 
