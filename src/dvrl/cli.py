@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from dvrl.envs.config import GymConfig, MountainHikeConfig, WorldConfig
+from dvrl.envs.config import AtariConfig, GymConfig, MountainHikeConfig, WorldConfig
 from dvrl.experiments.presets import AgentName, PresetName, preset
 from dvrl.records.layout import RunFiles
 from dvrl.runs.config import RunConfig, to_data
@@ -31,7 +31,8 @@ Deep variational reinforcement learning: agents that act on a learned belief.
   dvrl show RUN       draw a run's learning curve and its hikes, and build its page
   dvrl bench WHAT     measure this machine: hike (training speed), check (engines agree)
 
-WORLD is mountain-hike, or gym:ID for a Gymnasium environment (gym:CartPole-v1).
+WORLD is mountain-hike, atari:GAME for a flickering Atari game (atari:Pong), or gym:ID for a
+Gymnasium environment (gym:CartPole-v1).
 `dvrl COMMAND --help` lists the flags of a command.
 """
 
@@ -39,14 +40,14 @@ WORLD is mountain-hike, or gym:ID for a Gymnasium environment (gym:CartPole-v1).
 @dataclasses.dataclass(frozen=True)
 class Train:
     """Train an agent. --agent and --preset choose a whole config; every other flag changes it.
-    --sigma is short for --world.sigma."""
+    --sigma and --variant are short for --world.sigma and --world.variant."""
 
     config: Annotated[RunConfig, tyro.conf.arg(name="")]
     agent: AgentName = "dvrl"
     """The particle belief of the paper, or its recurrent baseline."""
     preset: PresetName = "quick"
     """quick: small networks, minutes on two cores; tuned: the paper's networks with a learner that
-    keeps up, for a GPU; paper: every constant as published."""
+    keeps up, for a GPU (not for Atari yet); paper: every constant as published."""
     out: Path | None = None
     """Directory of the run (default: runs/WORLD-AGENT-PRESET-sSEED)."""
     seeds: str | None = None
@@ -201,7 +202,8 @@ def parse_train(argv: list[str]) -> Train:
         name, rest = "mountain-hike", argv
     else:
         raise UsageError(
-            "train needs a world right behind it: dvrl train mountain-hike, or dvrl train gym:ID"
+            "train needs a world right behind it: dvrl train mountain-hike, dvrl train atari:GAME, "
+            "or dvrl train gym:ID"
         )
     changes = (
         {"steps": int(chosen.steps)} if (chosen.steps or "").replace("_", "").isdigit() else {}
@@ -212,7 +214,7 @@ def parse_train(argv: list[str]) -> Train:
         raise UsageError(str(error)) from error
     args = tyro.cli(
         Train,
-        args=[re.sub(r"^--sigma(?==|$)", "--world.sigma", arg) for arg in rest],
+        args=[re.sub(r"^--(sigma|variant)(?==|$)", r"--world.\1", arg) for arg in rest],
         default=Train(config),
         prog=f"dvrl train {name}",
         config=(tyro.conf.AvoidSubcommands,),
@@ -225,18 +227,16 @@ def parse_train(argv: list[str]) -> Train:
 def parse_world(name: str) -> WorldConfig:
     if name == "mountain-hike":
         return MountainHikeConfig()
-    if name.startswith("gym:") and len(name) > 4:
-        return GymConfig(name.removeprefix("gym:"))
-    raise UsageError(f"there is no world {name!r}; there are mountain-hike and gym:ID")
+    kind, _, rest = name.partition(":")
+    if kind == "gym" and rest:
+        return GymConfig(rest)
+    if kind == "atari" and rest:
+        return AtariConfig(rest)
+    raise UsageError(f"there is no world {name!r}; there are mountain-hike, atari:GAME and gym:ID")
 
 
 def default_out(args: Train, config: RunConfig) -> Path:
-    world = config.world
-    if isinstance(world, MountainHikeConfig):
-        name = f"hike{world.sigma:g}"
-    else:
-        name = world.id.replace("/", "-")
-    return Path("runs") / f"{name}-{args.agent}-{args.preset}-s{config.seed}"
+    return Path("runs") / f"{config.world.short}-{args.agent}-{args.preset}-s{config.seed}"
 
 
 def print_config(config: RunConfig) -> int:

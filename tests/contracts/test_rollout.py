@@ -11,7 +11,7 @@ from dvrl.agents.actor_critic import ActorCritic
 from dvrl.core import tree
 from dvrl.encoders.config import EncoderConfig, GruConfig, ParticleConfig
 from dvrl.envs.config import GymConfig, MountainHikeConfig
-from dvrl.envs.worlds import Step
+from dvrl.envs.worlds import Step, nothing
 from dvrl.nets.spaces import Spec
 from dvrl.rollout.segment import Act, Carry, Segment, begin, collect, start
 
@@ -68,7 +68,8 @@ class Scripted:
         self.t = 0
         return self.seen[0]
 
-    def step(self, action: Tensor) -> Step:
+    def step(self, action: Tensor, *, meanwhile=nothing) -> Step:
+        meanwhile()
         t, self.t = self.t, self.t + 1
         self.cut = bool((self.truncated[t] & ~self.terminated[t]).any())
         self.taken.append(action)

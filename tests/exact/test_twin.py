@@ -269,8 +269,8 @@ def test_the_comparison_meets_time_limits_resampling_bound_and_clip():
     )
     step, experience = learner.worlds.step, learner.experience
 
-    def step_and_note(action):
-        result = step(action)
+    def step_and_note(action, **idle):
+        result = step(action, **idle)
         cuts.append(result.truncated)
         return result
 

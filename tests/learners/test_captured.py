@@ -159,7 +159,8 @@ def test_the_value_behind_a_cut_is_asked_for_only_when_there_was_one():
         engine.launch(0.01)
         engine.result()
     pieces = engine._film.pieces
-    assert len(pieces) == 3 * LEARNER.n_grad + 1  # decide, see, look; and the last update
+    # Of a step: decide, see, look. Of a segment: derive while the worlds step. The last update.
+    assert len(pieces) == 3 * LEARNER.n_grad + LEARNER.segments + 1
     looked = [piece.graph.replays for piece in pieces if piece.only_if_cut]
     assert looked == np.reshape(cuts, (3, -1)).sum(0).tolist()
     assert 0 < sum(looked) < len(cuts)
@@ -216,3 +217,18 @@ def test_a_captured_engine_is_ready_once_it_has_captured(kind, worlds):
     assert engine.under_way == 1
     engine.result()
     assert engine.under_way == 0
+
+
+def test_a_segment_is_derived_while_the_worlds_take_its_last_step():
+    """Between sending a segment's last action and receiving the answer, and nowhere else."""
+    engine = make(Pieces, ENCODERS["dvrl"], LEARNER, strolls())
+    engine.launch(0.01)
+    engine.result()
+    at_work = False
+    idle = []
+    for piece in engine._film.pieces:
+        if at_work:
+            idle.append(piece)
+        at_work = (at_work or piece.action is not None) and piece.answer is None
+    assert len(idle) == LEARNER.segments
+    assert all(len(piece.graph.calls) > 50 and piece.answer is not None for piece in idle)

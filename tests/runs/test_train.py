@@ -156,8 +156,8 @@ def test_a_world_that_gives_no_number_is_named(tmp_path, monkeypatch):
 
     honest = MountainHike.step
 
-    def broken(self, action):
-        step = honest(self, action)
+    def broken(self, action, **idle):
+        step = honest(self, action, **idle)
         return step._replace(reward=step.reward + torch.nan, score=step.score + torch.nan)
 
     monkeypatch.setattr(MountainHike, "step", broken)

@@ -27,6 +27,11 @@ class MountainHikeConfig:
     def name(self) -> str:
         return f"Mountain Hike, sigma_o = {self.sigma:g}"
 
+    @property
+    def short(self) -> str:
+        """A word for names of files."""
+        return f"hike{self.sigma:g}"
+
     def spaces(self) -> "tuple[gym.Space, gym.Space]":
         """Observation and action space of one environment."""
         from dvrl.envs.gym_hike import ACTION_SPACE, OBSERVATION_SPACE
@@ -58,6 +63,11 @@ class GymConfig:
     @property
     def name(self) -> str:
         return self.id
+
+    @property
+    def short(self) -> str:
+        """A word for names of files."""
+        return self.id.replace("/", "-")
 
     def spaces(self) -> "tuple[gym.Space, gym.Space]":
         """Observation and action space of one environment."""
@@ -103,6 +113,11 @@ class AtariConfig:
     def name(self) -> str:
         flicker = "flickering " if self.flicker else ""
         return f"{flicker}{self.game}, {self.variant}"
+
+    @property
+    def short(self) -> str:
+        """A word for names of files."""
+        return f"{self.game.lower()}-{self.variant}"
 
     def spaces(self) -> "tuple[gym.Space, gym.Space]":
         """Observation and action space of one environment."""

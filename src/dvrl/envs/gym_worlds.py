@@ -13,7 +13,7 @@ from dvrl import chance
 from dvrl.envs.answers import Layout
 from dvrl.envs.flicker import FlickerVector
 from dvrl.envs.registration import register
-from dvrl.envs.worlds import Step
+from dvrl.envs.worlds import Step, nothing
 
 WHITE = 255
 """The brightest of a pixel's bytes; networks see it as 1."""
@@ -98,8 +98,9 @@ class GymWorlds:
         kind = np.uint8 if self._pixels else np.float32
         return self._seen(torch.as_tensor(np.array(obs, kind), device=self.device))
 
-    def step(self, action: Tensor) -> Step:
+    def step(self, action: Tensor, *, meanwhile: Callable[[], None] = nothing) -> Step:
         self.send(action.cpu())
+        meanwhile()
         return self.receive()
 
     def send(self, action: Tensor) -> None:

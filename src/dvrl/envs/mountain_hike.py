@@ -31,7 +31,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dvrl import chance
-from dvrl.envs.worlds import Step
+from dvrl.envs.worlds import Step, nothing
 from dvrl.fuse import fusable
 
 STEPS = 75
@@ -140,7 +140,14 @@ class MountainHike:
         self.ages[:], self.cut = 0, False
         return self.position + self.sigma * noise.look_start
 
-    def step(self, action: Float[Tensor, "N 2"], noise: HikeNoise | None = None) -> Step:
+    def step(
+        self,
+        action: Float[Tensor, "N 2"],
+        noise: HikeNoise | None = None,
+        *,
+        meanwhile: Callable[[], None] = nothing,
+    ) -> Step:
+        meanwhile()
         noise = self.noise() if noise is None else noise
         self.position, self.age, self.reached, step = hike(
             self.position, self.age, self.centre, self.sigma, action, noise, self._never

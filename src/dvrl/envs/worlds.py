@@ -28,6 +28,10 @@ class Step(NamedTuple):
     """What is reported as one episode ended: a whole game, where a lost life ends an episode."""
 
 
+def nothing() -> None:
+    """There is nothing to do meanwhile."""
+
+
 @runtime_checkable
 class Worlds(Protocol):
     """N environments that live on one device."""
@@ -45,8 +49,12 @@ class Worlds(Protocol):
         """Begin anew everywhere."""
         ...
 
-    def step(self, action: Tensor) -> Step:
-        """Act everywhere; ended episodes restart in the same step."""
+    def step(self, action: Tensor, *, meanwhile: Callable[[], None] = nothing) -> Step:
+        """Act everywhere; ended episodes restart in the same step.
+
+        `meanwhile` is called once, by worlds that step elsewhere while they do: what it does needs
+        no answer.
+        """
         ...
 
     def if_cut(self, look: Callable[[], Float[Tensor, " N"]]) -> Float[Tensor, " N"] | None:

@@ -7,33 +7,29 @@ tensor of one piece is there for all later ones, as it was when they were captur
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from dvrl.core import tree
-from dvrl.envs.worlds import HostWorlds, Step, Worlds
+from dvrl.envs.worlds import HostWorlds, Step, Worlds, nothing
 from dvrl.learners.a2c import A2C
 from dvrl.learners.captured import WARM_UPS, Captured, Cuda, Recording
 from dvrl.learners.engine import pack
 from dvrl.rollout.segment import Carry
 
 
-class Question(NamedTuple):
-    """What the host does behind a piece: take the action, step the worlds, send their answer."""
-
-    action: Tensor
-    answer: UInt8[Tensor, " B"]
-
-
 class Piece(NamedTuple):
-    """Operations between two places where the host comes in."""
+    """Operations between two places where the host comes in, and what it does behind them."""
 
     graph: Recording
-    question: Question | None
-    only_if_cut: bool
+    action: Tensor | None = None
+    """To be taken to the worlds, which begin their step."""
+    answer: UInt8[Tensor, " B"] | None = None
+    """To be filled with what they answer: the host waits for it."""
+    only_if_cut: bool = False
     """Whether it is replayed only when the last step cut an episode."""
 
 
@@ -59,15 +55,15 @@ class Scissors:
         self._graph = self._open.enter_context(self._capture())
         return self
 
-    def cut(self, question: Question | None = None, only_if_cut: bool = False) -> None:
-        """End a piece and begin the next."""
+    def cut(self, **behind: Any) -> None:
+        """End a piece, with what is to be done behind it, and begin the next."""
         self._open.close()
-        self.pieces.append(Piece(self._graph, question, only_if_cut))
+        self.pieces.append(Piece(self._graph, **behind))
         self._graph = self._open.enter_context(self._capture())
 
     def __exit__(self, *error: object) -> None:
         self._open.close()
-        self.pieces.append(Piece(self._graph, None, False))
+        self.pieces.append(Piece(self._graph))
 
 
 class StandIn(Worlds):
@@ -93,10 +89,16 @@ class StandIn(Worlds):
         self._looks = iter(looks)
         self._look = looks[0]
 
-    def step(self, action: Tensor) -> Step:
+    def step(self, action: Tensor, *, meanwhile: Callable[[], None] = nothing) -> Step:
         answer, self._look = next(self._answers), next(self._looks)
-        if self.scissors:
-            self.scissors.cut(Question(action, answer))
+        if self.scissors and meanwhile is nothing:
+            self.scissors.cut(action=action, answer=answer)
+        elif self.scissors:
+            self.scissors.cut(action=action)
+            meanwhile()
+            self.scissors.cut(answer=answer)
+        else:
+            meanwhile()
         return self.worlds.read(answer)
 
     def if_cut(self, look: Callable[[], Float[Tensor, " N"]]) -> Float[Tensor, " N"]:
@@ -137,12 +139,12 @@ class Pieces(Captured):
                 if piece.only_if_cut and not self.worlds.cut:
                     continue
                 piece.graph.replay()
-                if piece.question is not None:
-                    film.action.copy_(piece.question.action, non_blocking=True)
+                if piece.action is not None:
+                    film.action.copy_(piece.action, non_blocking=True)
                     self.cuda.mark().synchronize()
                     self.worlds.send(film.action)
-                    answer = self.worlds.receive_on_host()
-                    piece.question.answer.copy_(answer, non_blocking=True)
+                if piece.answer is not None:
+                    piece.answer.copy_(self.worlds.receive_on_host(), non_blocking=True)
             self._hand_over(film.packed)
 
     def _capture(self) -> Film:
@@ -154,7 +156,7 @@ class Pieces(Captured):
             with Scissors(lambda: self.cuda.capture(self.generators, pool)) as scissors:
                 packed = self._window(scissors)
         pieces = scissors.pieces
-        action = next(piece.question.action for piece in pieces if piece.question is not None)
+        action = next(piece.action for piece in pieces if piece.action is not None)
         return Film(pieces, packed, self.cuda.landing(action))
 
     def _window(self, scissors: Scissors | None) -> Float[Tensor, " R"]:

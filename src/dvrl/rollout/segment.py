@@ -12,7 +12,7 @@ from dvrl.agents.actor_critic import ActorCritic, Choice, Decision
 from dvrl.core import tree
 from dvrl.encoders.base import Info
 from dvrl.encoders.recorder import Recorder
-from dvrl.envs.worlds import Step, Worlds
+from dvrl.envs.worlds import Step, Worlds, nothing
 from dvrl.fuse import fusable
 from dvrl.nets.norm import unwatched
 
@@ -99,12 +99,16 @@ def begin(agent: ActorCritic, carry: Carry) -> Carry:
 
 
 def advance(
-    agent: ActorCritic, act: Callable[..., Chosen], worlds: Worlds, carry: Carry
+    agent: ActorCritic,
+    act: Callable[..., Chosen],
+    worlds: Worlds,
+    carry: Carry,
+    meanwhile: Callable[[], None] = nothing,
 ) -> tuple[Chosen, Step, Carry]:
     """One step everywhere: begin where episodes begin, decide, act, and what to carry on."""
     now = begin(agent, carry)
     decision = act(now.belief, now.a_tm1, now.o_t)
-    step = worlds.step(decision.action)
+    step = worlds.step(decision.action, meanwhile=meanwhile)
     ended = step.terminated | step.truncated
     return decision, step, Carry(decision.belief, decision.a_t, step.obs, ended)
 
@@ -117,26 +121,29 @@ def act_through(
     carry: Carry,
     n_steps: int,
     bootstrap_cuts: bool,
+    meanwhile: Callable[[list[Bool[Tensor, " N"]]], None] | None = None,
 ) -> tuple[Experience, list[Chosen], Carry]:
     """`n_steps` of acting. What serves as a target comes from `value`, without gradient (Eq. 8's
-    V^-).
+    V^-). While the worlds take the last step `meanwhile` is called, with every step's `first`.
 
     With `bootstrap_cuts` a time limit is a cut: the value of the last observation stands for what
     would have followed. Otherwise it is an end like any other (the paper's choice).
     """
     value = torch.no_grad()(value)
-    rows, chosen = [], []
-    nothing = torch.zeros(worlds.n, device=carry.o_t.device)
-    for _ in range(n_steps):
-        first = carry.first
-        decision, step, carry = advance(agent, act, worlds, carry)
+    rows, chosen, firsts = [], [], []
+    zero = torch.zeros(worlds.n, device=carry.o_t.device)
+    for i in range(n_steps):
+        firsts.append(carry.first)
+        last_one = meanwhile is not None and i == n_steps - 1
+        idle = partial(meanwhile, firsts) if last_one else nothing
+        decision, step, carry = advance(agent, act, worlds, carry, idle)
         last = partial(value, decision.belief, decision.a_t, step.final_obs)
         v_last = worlds.if_cut(last) if bootstrap_cuts else None
-        v_end = nothing
+        v_end = zero
         if v_last is not None:
-            v_end = torch.where(step.truncated & ~step.terminated, v_last, nothing)
+            v_end = torch.where(step.truncated & ~step.terminated, v_last, zero)
         ends = step.terminated, step.truncated, v_end
-        rows.append((step.reward, *ends, first, step.score, step.over))
+        rows.append((step.reward, *ends, firsts[-1], step.score, step.over))
         chosen.append(decision)
     v_boot = value(*begin(agent, carry)[:3])
     columns = _stacked(rows)
@@ -172,11 +179,16 @@ def record(
     n_steps: int,
     bootstrap_cuts: bool,
 ) -> tuple[Segment, Carry]:
-    """`collect` by an encoder that acts first and derives later: the same gradients, sooner."""
+    """`collect` by an encoder that acts first and derives later: the same gradients, sooner.
+
+    What was done is known when the last action is: it is judged while the worlds take that one.
+    """
+    actions, judged = [], []
 
     def act(*seen) -> Choice:
         update = recorder.step(*seen, generator)
         action = agent.choose(update.feature, agent.policy.noise(worlds.n, generator))
+        actions.append(action[0])
         return Choice(update.belief, *action, update.info)
 
     def value(*seen) -> Float[Tensor, " N"]:
@@ -184,14 +196,16 @@ def record(
         agent.policy.noise(worlds.n, generator)  # as much chance as `collect` spends
         return agent.worth(feature)
 
+    def derive(firsts: list[Bool[Tensor, " N"]]) -> None:
+        with torch.enable_grad(), unwatched():  # acting has seen it all
+            feature, loss = recorder.replay(torch.stack(firsts))
+            judged.extend((*agent.judge(feature, torch.stack(actions)), loss))
+
     with torch.no_grad():
-        experience, choices, carry = act_through(
-            agent, act, value, worlds, carry, n_steps, bootstrap_cuts
+        experience, _, carry = act_through(
+            agent, act, value, worlds, carry, n_steps, bootstrap_cuts, derive
         )
-    with unwatched():  # acting has seen it all
-        feature, loss = recorder.replay(experience.first)
-        judged = agent.judge(feature, torch.stack([choice.action for choice in choices]))
-    return Segment(*experience, *judged, loss), carry
+    return Segment(*experience, *judged), carry
 
 
 @fusable

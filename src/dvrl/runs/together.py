@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from dvrl.learners.group import ALONE, Group
-from dvrl.runs.errors import UsageError
+from dvrl.runs.errors import Interrupted, UsageError
 
 
 @contextmanager
@@ -23,6 +23,11 @@ def processes(device: torch.device) -> Iterator[Group]:
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     try:
         yield Group(dist.get_rank(), size)
+    except Interrupted:  # in all processes
+        dist.barrier()
+        raise
+    else:
+        dist.barrier()  # whose partner is gone already may be aborted while it leaves
     finally:
         dist.destroy_process_group()
 
