@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import distributions
 
-from dvrl.core.laws import Categorical, Gaussian
+from dvrl.core.laws import Bernoulli, Categorical, Gaussian
 
 LOGITS = torch.tensor([0.5, -1.0, 2.0, -torch.inf, 0.0])
 
@@ -100,3 +100,43 @@ def test_the_largest_uniform_does_not_choose_the_impossible(generator):
 def test_entropy_is_log_d_for_equal_choices_and_zero_for_a_certain_one():
     law = Categorical(torch.tensor([[1.0] * 4, [200.0, 0.0, 0.0, 0.0]]))
     assert torch.allclose(law.entropy(), torch.tensor([math.log(4), 0.0]), atol=1e-6)
+
+
+# Bernoulli
+
+
+def test_a_real_valued_pixel_costs_its_cross_entropy(generator):
+    logits = torch.randn(2, 3, 1, 4, 5, generator=generator, dtype=torch.float64)
+    x = torch.rand(2, 1, 1, 4, 5, generator=generator, dtype=torch.float64)
+    law = Bernoulli(logits)
+    p = law.mean
+    expected = (x * p.log() + (1 - x) * (1 - p).log()).sum((-3, -2, -1))
+    torch.testing.assert_close(law.log_prob(x), expected)
+    lit = (x > 0.5).double().expand_as(logits)
+    reference = distributions.Bernoulli(logits=logits).log_prob(lit).sum((-3, -2, -1))
+    torch.testing.assert_close(law.log_prob(lit), reference)
+
+
+def test_to_know_nothing_of_a_screen_costs_a_bit_for_every_pixel():
+    x = torch.rand(1, 1, 84, 84)
+    assert Bernoulli(torch.zeros(1, 1, 84, 84)).log_prob(x).item() == pytest.approx(-4890.85, 1e-5)
+
+
+def test_no_law_costs_less_than_the_floor_and_the_pixels_own_law_costs_just_that(generator):
+    x = torch.rand(3, 1, 6, 6, generator=generator, dtype=torch.float64)
+    own = Bernoulli(torch.logit(x))
+    torch.testing.assert_close(-own.log_prob(x), own.floor(x)[:, 0])
+    for _ in range(20):
+        noise = torch.randn(x.shape, generator=generator, dtype=torch.float64)
+        other = Bernoulli(own.logits + 0.3 * noise)
+        assert (-other.log_prob(x) > other.floor(x)[:, 0]).all()
+
+
+def test_a_screen_of_nothing_but_black_and_white_has_floor_zero():
+    x = torch.randint(0, 2, (4, 1, 6, 6)).float()
+    x[0] = 0.0  # blank
+    assert torch.equal(Bernoulli(torch.zeros(4, 1, 6, 6)).floor(x), torch.zeros(4, 1))
+
+
+def test_a_density_has_no_floor():
+    assert Gaussian(torch.zeros(4, 3), torch.ones(4, 3)).floor(torch.zeros(4, 3)).shape == (4, 0)

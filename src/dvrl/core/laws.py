@@ -29,6 +29,10 @@ class Gaussian(NamedTuple):
         terms = (x - self.mean).square() / self.var + self.var.log()
         return -0.5 * (terms.sum(-1) + self.mean.shape[-1] * LOG_2PI)
 
+    def floor(self, x: Float[Tensor, "*T D"]) -> Float[Tensor, "*T 0"]:
+        """-log_prob(x) can be as low as one likes: there is no floor."""
+        return x[..., :0]
+
     def entropy(self) -> Float[Tensor, "*B"]:
         return 0.5 * (self.var.log().sum(-1) + self.mean.shape[-1] * (1 + LOG_2PI))
 
@@ -56,9 +60,9 @@ class Bernoulli(NamedTuple):
     def log_prob(self, x: Float[Tensor, "*T C Y X"]) -> Float[Tensor, "*B"]:
         return (x * self.logits - F.softplus(self.logits)).sum((-3, -2, -1))
 
-    def floor(self, x: Float[Tensor, "*T C Y X"]) -> Float[Tensor, "*T"]:
-        """The least that -log_prob(x) can be, in nats."""
-        return -(torch.xlogy(x, x) + torch.xlogy(1 - x, 1 - x)).sum((-3, -2, -1))
+    def floor(self, x: Float[Tensor, "*T C Y X"]) -> Float[Tensor, "*T 1"]:
+        """The least that -log_prob(x) can be, in nats: what is left when p = x everywhere."""
+        return -(torch.xlogy(x, x) + torch.xlogy(1 - x, 1 - x)).sum((-3, -2, -1))[..., None]
 
 
 class Categorical(NamedTuple):

@@ -76,11 +76,11 @@ class MoveRecorder(Recorder[ParticleBelief, NormedWeights, tuple]):
         context = F.linear(torch.cat([x, a], -1), w.context, w.context_bias)
         prev, ancestors = encoder.select(belief, u)  # Eq. 15
         moved, slopes = normed.move(weights, self.norm, self.model.min_var, context, prev.h, eps)
-        update = encoder.weigh(moved, eps, prev.log_w, a, o_t, ancestors)
-        record = Record(ancestors, moved, slopes, eps)
+        seen = encoder.weigh(moved, eps, prev.log_w, a, o_t)
         # No one looks at images of particles while training.
-        info = update.info._replace(o_mean=eps.new_empty(*u.shape, 0))
-        return record, update._replace(info=info)
+        info = seen.info(ancestors, eps[..., :0], seen.p_o.floor(o_t))
+        update = Update(ParticleBelief(moved.h, seen.log_w), seen.feature, seen.loss, info)
+        return Record(ancestors, moved, slopes, eps), update
 
     def replay(self, first: Bool[Tensor, "L N"]) -> Replayed:
         inputs, records = self._inputs(first), self._records.until(self.step_count)
@@ -91,8 +91,7 @@ class MoveRecorder(Recorder[ParticleBelief, NormedWeights, tuple]):
         )
         a, x = self.embedding.sense(inputs, self.n_steps)
         moved = normed.replay(self.weights, torch.cat([x, a], -1), walk, newest.moved)
-        seen = a[-self.n_steps :], inputs.o_t[-self.n_steps :]
-        return self._weigh(moved, newest.eps, *seen, newest.ancestors)
+        return self._weigh(moved, newest.eps, a[-self.n_steps :], inputs.o_t[-self.n_steps :])
 
     @fusable
     def _weigh(
@@ -101,11 +100,10 @@ class MoveRecorder(Recorder[ParticleBelief, NormedWeights, tuple]):
         eps: Float[Tensor, "L N K Z"],
         a: Float[Tensor, "L N D"],
         o_t: Float[Tensor, "L N *obs"],
-        ancestors: Int[Tensor, "L N K"],
     ) -> Replayed:
         equal = torch.zeros_like(eps[..., 0])  # resampled particles start so
-        update = self.encoder.weigh(moved, eps, equal, a, o_t, ancestors)
-        return Replayed(update.feature, update.loss)
+        seen = self.encoder.weigh(moved, eps, equal, a, o_t)
+        return Replayed(seen.feature, seen.loss)
 
     @property
     def ancestors(self) -> Int[Tensor, "T N K"]:

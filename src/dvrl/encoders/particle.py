@@ -69,8 +69,28 @@ def _finite_mean(terms: Sequence[Float[Tensor, "N K"]]) -> Float[Tensor, ""]:
     return values.masked_fill(~finite, 0.0).sum() / finite.sum().clamp(min=1)
 
 
-def _floor(law: Gaussian | Bernoulli, o_t: Float[Tensor, "N ..."]) -> Float[Tensor, "N F"]:
-    return law.floor(o_t)[..., None] if isinstance(law, Bernoulli) else o_t[..., :0]
+class Evidence(NamedTuple):
+    """What an observation says of particles that have moved; in one step, or in several."""
+
+    feature: Float[Tensor, "*G N F"]
+    loss: Float[Tensor, "*G N"]
+    log_w: Float[Tensor, "*G N K"]
+    vanished: Bool[Tensor, "*G N"]
+    log_prior: Float[Tensor, "*G N K"]
+    log_decoder: Float[Tensor, "*G N K"]
+    log_proposal: Float[Tensor, "*G N K"]
+    p_o: Gaussian | Bernoulli
+    """The decoder's laws."""
+
+    def info(
+        self,
+        ancestors: Int[Tensor, "N K"],
+        o_mean: Float[Tensor, "N K ..."],
+        floor: Float[Tensor, "N F"],
+    ) -> ParticleInfo:
+        terms = self.log_prior, self.log_decoder, self.log_proposal
+        seen = ParticleInfo(self.log_w, ancestors, *terms, self.vanished, o_mean, floor)
+        return tree.detach(seen)
 
 
 class Summary(nn.Module):
@@ -138,8 +158,11 @@ class ParticleEncoder(BeliefEncoder[ParticleBelief]):
         z = q.sample(eps)  # Eq. 16
         e = model.embed_latent(z)
         h = model.transition(prev.h, e, a, x)  # Eq. 17
-        moved = Moved(prev.h, q.var, z, e, h)
-        return self.weigh(moved, eps, prev.log_w, a, o_t, ancestors)
+        seen = self.weigh(Moved(prev.h, q.var, z, e, h), eps, prev.log_w, a, o_t)
+        info = seen.info(ancestors, seen.p_o.mean, seen.p_o.floor(o_t))
+        # Resampling uses the weights' values alone; without their history old decoders can go.
+        carried = seen.log_w if self.resample is None else seen.log_w.detach()
+        return Update(ParticleBelief(h, carried), seen.feature, seen.loss, info)
 
     def weigh(
         self,
@@ -148,8 +171,7 @@ class ParticleEncoder(BeliefEncoder[ParticleBelief]):
         log_w_tm1: Float[Tensor, "*G N K"],
         a: Float[Tensor, "*G N D"],
         o_t: Float[Tensor, "..."],
-        ancestors: Int[Tensor, "*G N K"],
-    ) -> Update:
+    ) -> Evidence:
         """Weights, evidence and summary of particles that have moved, in one step or in several."""
         h_tm1, var, z, e, h = moved
         p_o = self.model.decoder(h_tm1, e, a)
@@ -163,13 +185,7 @@ class ParticleEncoder(BeliefEncoder[ParticleBelief]):
         if not self.joint:  # "No joint optim": the policy must not shape model and particles
             seen, e = tree.detach(seen), e.detach()
         feature = self.summary(seen.h, e, seen.log_w)
-
-        info = ParticleInfo(
-            log_w, ancestors, log_p_z, log_p_o, log_q_z, vanished, p_o.mean, _floor(p_o, o_t)
-        )
-        # Resampling uses the weights' values alone; without their history old decoders can go.
-        carried = log_w if self.resample is None else log_w.detach()
-        return Update(ParticleBelief(h, carried), feature, loss, tree.detach(info))
+        return Evidence(feature, loss, log_w, vanished, log_p_z, log_p_o, log_q_z, p_o)
 
     def select(
         self, prev: ParticleBelief, u: Float[Tensor, "N K"]

@@ -13,7 +13,7 @@ from torch import Tensor
 from dvrl.core import tree
 from dvrl.fuse import fusable
 from dvrl.models.replay import Moved, gradients, move_on, project
-from dvrl.models.walk import Injected, MoveWeights, Slopes, Walk, Walked, rows
+from dvrl.models.walk import MoveWeights, Slopes, Walk, Walked, rows
 from dvrl.nets.norm import BatchNorm
 
 
@@ -90,7 +90,7 @@ class _Replay(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         walk: NormedWalk = ctx.walk
-        found = way_back(walk, Injected(*grads))
+        found = way_back(walk, Moved(*grads))
         results = found[:3]
         sums = torch.cat([x.sum(2) for x in results], -1)
         plain = Walk(
@@ -101,7 +101,7 @@ class _Replay(torch.autograd.Function):
         return None, None, *of_moves, found.scale.sum(0), found.shift.sum(0)
 
 
-def way_back(walk: NormedWalk, given: Injected) -> Found:
+def way_back(walk: NormedWalk, given: Moved) -> Found:
     """Segment by segment: all are alike, but for the gradients that the newest is given."""
     segments = len(walk.weights.weight)
     n_steps = len(walk.z) // segments
@@ -130,7 +130,7 @@ def _walk_segment(
     e: Float[Tensor, "L N K E"],
     slopes: NormedSlopes,
     flow: Float[Tensor, "N K H"],
-    given: Injected | None,
+    given: Moved | None,
 ) -> tuple[Found, Float[Tensor, "N K H"]]:
     """What is found at the steps of a segment, and what flows out of its first."""
     found = []
@@ -147,7 +147,7 @@ def _step(
     slopes: NormedSlopes,
     e: Float[Tensor, "N K E"],
     flow: Float[Tensor, "N K H"],
-    given: Injected | None,
+    given: Moved | None,
 ) -> tuple[Found, Float[Tensor, "N K H"]]:
     """One step back: what is found there, and the gradient of h_{t-1}."""
     move, slope = w.move, slopes.move
