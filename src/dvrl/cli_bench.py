@@ -1,4 +1,4 @@
-"""The command line's `dvrl bench hike | check`."""
+"""The command line's `dvrl bench hike | atari | check`."""
 
 import dataclasses
 import re
@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import tyro
 
+from dvrl.envs.config import AtariConfig
 from dvrl.experiments.presets import AGENTS, PresetName
 from dvrl.runs.errors import UsageError
 
@@ -14,6 +15,7 @@ USAGE = """\
 usage: dvrl bench WHAT ...
 
   dvrl bench hike    how fast agents train on Mountain Hike, as a table and as JSON
+  dvrl bench atari   the same on a game, beside the emulators alone in the same run
   dvrl bench check   on a GPU: engines agree, runs side by side are runs alone, memory stays flat
 
 `dvrl bench WHAT --help` lists the flags.
@@ -49,6 +51,36 @@ class BenchHike:
 
 
 @dataclasses.dataclass(frozen=True)
+class BenchAtari:
+    """Measure how fast agents train on an Atari game, and the emulators alone beside them."""
+
+    game: str = "Pong"
+    """The game."""
+    variant: Literal["stochastic", "deterministic"] = "stochastic"
+    """With or without actions that stick."""
+    agents: str = "rnn,dvrl"
+    """Agents to measure."""
+    particles: str = "15"
+    """K of dvrl."""
+    envs: str = "16,64"
+    """n_e, environments of a run."""
+    preset: Literal["paper", "quick"] = "paper"
+    """Sizes and constants."""
+    repeats: int = 5
+    """Stretches measured; their median is shown."""
+    seconds: float = 3.0
+    """Length of a stretch."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to train."""
+    precision: Literal["float32", "tf32"] = "float32"
+    """Of matrix products and convolutions on a GPU."""
+    threads: int = 1
+    """CPU threads, beside those of the emulators."""
+    out: Path = Path("bench-atari.json")
+    """File for the numbers."""
+
+
+@dataclasses.dataclass(frozen=True)
 class BenchCheck:
     """On a GPU: engines agree, runs side by side are runs alone, memory stays flat."""
 
@@ -63,12 +95,14 @@ class BenchCheck:
 def bench(argv: list[str]) -> int:
     if argv[:1] == ["hike"]:
         return bench_hike(tyro.cli(BenchHike, args=argv[1:], prog="dvrl bench hike"))
+    if argv[:1] == ["atari"]:
+        return bench_atari(tyro.cli(BenchAtari, args=argv[1:], prog="dvrl bench atari"))
     if argv[:1] == ["check"]:
         return bench_check(tyro.cli(BenchCheck, args=argv[1:], prog="dvrl bench check"))
     if argv[:1] in (["-h"], ["--help"]):
         print(USAGE, end="")
         return 0
-    raise UsageError("bench needs to know what: dvrl bench hike, or dvrl bench check")
+    raise UsageError("bench needs to know what: dvrl bench hike, atari or check")
 
 
 def bench_check(args: BenchCheck) -> int:
@@ -102,12 +136,29 @@ def bench_check(args: BenchCheck) -> int:
 
 
 def bench_hike(args: BenchHike) -> int:
+    numbers = {name: parse_numbers(name, getattr(args, name)) for name in BENCH_NUMBERS}
+    return measure(args, numbers, None)
+
+
+def bench_atari(args: BenchAtari) -> int:
+    numbers = {name: parse_numbers(name, getattr(args, name)) for name in ("particles", "envs")}
+    world = AtariConfig(args.game, args.variant)
+    try:
+        world.spaces()
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return measure(args, numbers | {"runs": [1]}, world)
+
+
+def measure(
+    args: BenchHike | BenchAtari, numbers: dict[str, list[int]], world: AtariConfig | None
+) -> int:
+    """Every cell of the grid; a line as soon as it is known, all as JSON at the end."""
     from dvrl.experiments import bench as benches
     from dvrl.records.layout import write_json
     from dvrl.runs.build import choose_device
     from dvrl.runs.guard import numerics
 
-    numbers = {name: parse_numbers(name, getattr(args, name)) for name in BENCH_NUMBERS}
     agents = [agent.strip() for agent in args.agents.split(",")]
     for agent in agents:
         if agent not in AGENTS:
@@ -120,9 +171,9 @@ def bench_hike(args: BenchHike) -> int:
         raise UsageError(f"{args.out} is a directory; --out must be a file")
     device = choose_device(args.device)
     args.out.parent.mkdir(parents=True, exist_ok=True)  # else an hour's numbers may have no place
-    cells = list(benches.grid(agents, **numbers, preset=args.preset))
+    cells = list(benches.grid(agents, **numbers, preset=args.preset, world=world))
     with numerics(args.threads, args.precision):
-        print(BENCH_HEADER)
+        print(BENCH_HEADER + (EMULATOR_HEADER if world else ""))
         result = benches.bench(
             cells,
             device,
@@ -131,26 +182,33 @@ def bench_hike(args: BenchHike) -> int:
             lambda row: print(bench_line(row), flush=True),
         )
     write_json(args.out, result)
-    print(BENCH_FOOTER)
+    print(BENCH_FOOTER + (EMULATOR_FOOTER if world else ""))
     print(f"{args.out}  ({result['machine']['device']})")
     return 0
 
 
 BENCH_NUMBERS = ("particles", "envs", "runs")
 BENCH_HEADER = (
-    "agent     K    n_e  runs  engine     steps/s   lowest  highest  ms/update  peak MiB  x eager"
+    "agent       K    n_e  runs  engine     steps/s   lowest  highest  ms/update  peak MiB  x eager"
 )
 BENCH_FOOTER = """\
 ms/update: of all runs in a row together; peak MiB: the GPU's, or the most this process has had;
 x eager: against one run, operation by operation, on a GPU"""
+EMULATOR_HEADER = "  of emulator"
+EMULATOR_FOOTER = """;
+of emulator: share of what the emulators make alone, with actions drawn beforehand"""
 
 
 def bench_line(row: dict[str, Any]) -> str:
-    eager = f"{row['times_eager']:8.1f}" if row["times_eager"] else "       -"
+    speed = f"{row['steps_per_second']:>12,.0f}{row['lowest']:>9,.0f}{row['highest']:>9,.0f}"
+    if row["agent"] == "emulator":
+        return f"{'emulator':<8}{row['envs']:>12}{'':>14}{speed}"
+    eager = f"{row['times_eager']:>9.1f}" if row["times_eager"] else f"{'-':>9}"
+    share = f"{row['of_emulator']:>13.2f}" if "of_emulator" in row else ""
     return (
-        f"{row['agent']:<6}{row['particles'] or '-':>5}{row['envs']:>7}{row['runs']:>6}"
-        f"  {row['engine']:<6}{row['steps_per_second']:>12,.0f}{row['lowest']:>9,.0f}"
-        f"{row['highest']:>9,.0f}{row['ms_per_update']:>11.3f}{row['peak_mib']:>10,.0f}{eager}"
+        f"{row['agent']:<8}{row['particles'] or '-':>5}{row['envs']:>7}{row['runs']:>6}"
+        f"  {row['engine']:<6}{speed}{row['ms_per_update']:>11.3f}{row['peak_mib']:>10,.0f}"
+        f"{eager}{share}"
     )
 
 

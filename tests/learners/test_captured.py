@@ -13,6 +13,7 @@ from dvrl.agents.actor_critic import ActorCritic
 from dvrl.core import tree
 from dvrl.encoders.config import EncoderConfig, GruConfig, ParticleConfig
 from dvrl.envs.config import MountainHikeConfig
+from dvrl.envs.flicker import FlickerVector
 from dvrl.envs.gym_worlds import GymWorlds
 from dvrl.envs.mountain_hike import MountainHike
 from dvrl.envs.worlds import Worlds
@@ -67,6 +68,23 @@ class Stroll(gym.Env):
         return np.array([self.place, self.np_random.normal()], np.float32)
 
 
+class Filmed(Stroll):
+    """The same walk as images: a bright bar at the place."""
+
+    observation_space = gym.spaces.Box(0, 255, (1, 84, 84), np.uint8)
+
+    def seen(self) -> np.ndarray:
+        image = np.full((1, 84, 84), 20, np.uint8)
+        column = int(np.clip(40 + 10 * self.place, 0, 80))
+        image[0, 30:60, column : column + 4] = 200
+        return image
+
+
+def films(flicker: float = 0.5) -> GymWorlds:
+    envs = SyncVectorEnv([lambda: Filmed(True)] * N, autoreset_mode=AutoresetMode.SAME_STEP)
+    return GymWorlds(FlickerVector(envs, flicker, seed=6), seed=5)
+
+
 def strolls(discrete: bool = False) -> GymWorlds:
     envs = SyncVectorEnv([lambda: Stroll(discrete)] * N, autoreset_mode=AutoresetMode.SAME_STEP)
     return GymWorlds(envs, seed=5)
@@ -85,7 +103,7 @@ def make(
         spaces = worlds.envs.single_observation_space, worlds.envs.single_action_space
     spec = Spec.from_spaces(*spaces)
     built = encoder.build(spec)
-    agent = ActorCritic(built, spec.policy(built.feature_dim, 1.0, None))
+    agent = ActorCritic(built, spec.policy(built.feature_dim, 1.0, None), encoder.batch_norm)
     learner = A2C(config, agent, worlds, torch.Generator().manual_seed(1))
     carry = start(agent, worlds)
     if isinstance(worlds, MountainHike):
@@ -132,6 +150,19 @@ def test_so_they_are_with_actions_to_choose_and_gradients_step_by_step(window, r
     config = replace(LEARNER, bootstrap_cuts=True, window=window, optimiser="adam")
     runs = [run(make(e, encoder, config, strolls(discrete=True)), 4) for e in (Eager, Pieces)]
     assert runs[0] == runs[1]
+
+
+@every_encoder
+def test_so_they_are_with_images_of_a_flickering_world(encoder):
+    """Statistics of normalisation included: they are kept like weights."""
+    encoder = replace(encoder, batch_norm=True)
+    config = replace(LEARNER, bootstrap_cuts=True)
+    engines = [make(engine, encoder, config, films()) for engine in (Eager, Pieces)]
+    eager, pieces = (run(engine, 3) for engine in engines)
+    assert pieces == eager
+    kept = [list(engine.learner.agent.buffers()) for engine in engines]
+    assert kept[0]
+    assert all(map(torch.equal, *kept))
 
 
 def test_the_worlds_are_stepped_once_for_every_step_and_not_for_a_capture():

@@ -8,6 +8,7 @@ from dvrl import checks
 if TYPE_CHECKING:
     import gymnasium as gym
     import torch
+    from gymnasium.vector import VectorEnv
 
     from dvrl.chance import Share
     from dvrl.envs.worlds import Worlds
@@ -130,14 +131,25 @@ class AtariConfig:
     ) -> "Worlds":
         """`n` worlds on the host, their tensors on `device`; likewise."""
         from dvrl.chance import WHOLE
-        from dvrl.envs.atari import STICKY, AtariGames
+        from dvrl.envs.atari import AtariGames
         from dvrl.envs.flicker import FlickerVector
         from dvrl.envs.gym_worlds import GymWorlds
 
         share = share or WHOLE
-        sticky = STICKY if self.variant == "stochastic" else 0.0
-        games = AtariGames(self.game, n, sticky, self.max_frames)
+        games = AtariGames(self.game, n, self.sticky, self.max_frames)
         return GymWorlds(FlickerVector(games, self.flicker, seed, share), seed, device, share)
+
+    @property
+    def sticky(self) -> float:
+        """Probability with which an emulator frame repeats the action of the frame before."""
+        return 0.25 if self.variant == "stochastic" else 0.0
+
+    def emulators(self, n: int) -> "VectorEnv":
+        """The emulators themselves, as they are set up for `make`."""
+        from dvrl.envs.atari import emulators, options, rom_name
+
+        rom = rom_name(self.game)
+        return emulators(rom, n, options(rom, self.sticky, self.max_frames))
 
 
 WorldConfig = MountainHikeConfig | GymConfig | AtariConfig

@@ -10,13 +10,15 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from dvrl.encoders.config import ParticleConfig
+from dvrl.envs.config import AtariConfig, MountainHikeConfig, WorldConfig
 from dvrl.experiments.presets import preset
 from dvrl.learners.engine import EngineName
 from dvrl.runs.config import RunConfig
@@ -39,9 +41,10 @@ class Cell:
     runs: int
     """Runs side by side."""
     preset: str = "paper"
+    world: WorldConfig = field(default_factory=MountainHikeConfig)
 
     def config(self, seed: int) -> RunConfig:
-        config = preset(self.preset, self.agent, seed=seed, steps=FOREVER)
+        config = preset(self.preset, self.agent, self.world, seed=seed, steps=FOREVER)
         encoder = config.encoder
         if isinstance(encoder, ParticleConfig):
             encoder = replace(encoder, n_particles=self.particles)
@@ -66,13 +69,18 @@ class Speed:
 
 
 def grid(
-    agents: list[str], particles: list[int], envs: list[int], runs: list[int], preset: str
+    agents: list[str],
+    particles: list[int],
+    envs: list[int],
+    runs: list[int],
+    preset: str,
+    world: WorldConfig | None = None,
 ) -> Iterator[Cell]:
     """Every combination; the RNN has no particles."""
     for agent in agents:
         counts = particles if agent == "dvrl" else [None]
         for k, n, r in product(counts, envs, runs):
-            yield Cell(agent, k, n, r, preset)
+            yield Cell(agent, k, n, r, preset, world or MountainHikeConfig())
 
 
 def measure(
@@ -110,6 +118,32 @@ def measure(
         peak_mib=_peak(device),
         warm_up_seconds=warm_up,
     )
+
+
+class Emulation(NamedTuple):
+    """What the emulators do when nobody thinks between two steps."""
+
+    envs: int
+    steps_per_second: float
+    lowest: float
+    highest: float
+
+
+def emulation(world: AtariConfig, envs: int, repeats: int, seconds: float) -> Emulation:
+    """Decisions per second of the emulators alone, with actions drawn beforehand: as `measure`."""
+    games = world.emulators(envs)
+    games.reset(seed=0)
+    chance = np.random.default_rng(0)
+    actions = chance.integers(0, games.single_action_space.n, (1024, envs))
+    rates = []
+    for _ in range(repeats + 1):  # the first is for warming up
+        steps, start = 0, time.perf_counter()
+        while time.perf_counter() - start < seconds:
+            games.step(actions[steps // envs % len(actions)])
+            steps += envs
+        rates.append(steps / (time.perf_counter() - start))
+    del rates[0]
+    return Emulation(envs, statistics.median(rates), min(rates), max(rates))
 
 
 def _round(trainers: list[Trainer]) -> None:
@@ -150,13 +184,19 @@ def bench(
     seconds: float,
     tell: Callable[[dict[str, Any]], None],
 ) -> dict[str, Any]:
-    """Measure every cell with the engine that `auto` chooses, and single runs eagerly beside it.
+    """Measure every cell with the engine that `auto` chooses, and single runs eagerly beside it; of
+    Atari the emulators alone, before all others with as many of them.
 
     `tell` hears of each row as soon as it is known.
     """
     rows: list[dict[str, Any]] = []
     eager: dict[Cell, float] = {}
+    alone_of: dict[int, Emulation] = {}
     for cell in cells:
+        if isinstance(cell.world, AtariConfig) and cell.envs not in alone_of:
+            alone_of[cell.envs] = emulation(cell.world, cell.envs, repeats, seconds)
+            rows.append({"agent": "emulator"} | alone_of[cell.envs]._asdict())
+            tell(rows[-1])
         alone = replace(cell, runs=1)
         if device.type == "cuda" and alone not in eager:
             eager[alone] = measure(alone, device, "eager", 1, seconds).steps_per_second
@@ -164,6 +204,8 @@ def bench(
         base = eager.get(alone)
         row = asdict(cell) | asdict(speed)
         row["times_eager"] = speed.steps_per_second / base if base else None
+        if cell.envs in alone_of:
+            row["of_emulator"] = speed.steps_per_second / alone_of[cell.envs].steps_per_second
         rows.append(row)
         tell(row)
     return {"machine": machine(device), "repeats": repeats, "seconds": seconds, "rows": rows}
