@@ -12,7 +12,7 @@ from dvrl.envs.config import MountainHikeConfig
 from dvrl.experiments.presets import preset
 from dvrl.nets.layers import RELU_GAIN
 from dvrl.nets.norm import unwatched
-from dvrl.nets.sight import Convolutions, ImageDecoder, ImageSight, VectorSight
+from dvrl.nets.sight import Convolutions, Enlarge, ImageDecoder, ImageSight, VectorSight
 from dvrl.nets.spaces import Spec
 from dvrl.runs.build import parameter_count
 
@@ -122,3 +122,18 @@ def test_the_preset_has_these_sizes():
     assert (dvrl.learner.lr, rnn.learner.lr) == (2e-4, 1e-4)
     assert dvrl.learner.n_grad == rnn.learner.n_grad == 50
     assert dvrl.learner.elbo_weight == 0.1
+
+
+@pytest.mark.parametrize(("width", "stride"), [(3, 1), (4, 2), (8, 4), (6, 2)])
+def test_to_enlarge_is_to_convolve_transposed(width, stride, generator):
+    layer = Enlarge(5, 3, width, stride).double()
+    plain = nn.ConvTranspose2d(5, 3, width, stride).double()
+    plain.load_state_dict(layer.state_dict())
+    x = torch.randn(2, 5, 7, 7, generator=generator, dtype=torch.float64, requires_grad=True)
+    out, expected = layer(x), plain(x)
+    torch.testing.assert_close(out, expected)
+    weight = torch.randn(out.shape, generator=generator, dtype=torch.float64)
+    got = torch.autograd.grad((out * weight).sum(), [x, layer.weight, layer.bias])
+    wanted = torch.autograd.grad((expected * weight).sum(), [x, plain.weight, plain.bias])
+    for a, b in zip(got, wanted, strict=True):
+        torch.testing.assert_close(a, b)

@@ -67,8 +67,8 @@ def move(
 ) -> tuple[Moved, NormedSlopes]:
     """z_t from the proposal, h_t by the transition; `norm` lends its statistics."""
     of_state, seen = project(w.move, context, h_tm1)
-    mean, rate = norm.statistics(seen)
-    unit = (seen - mean) * rate
+    centred, rate = norm.centre(seen)
+    unit = centred * rate
     hidden = torch.relu(unit * w.weight + w.bias)
     moved, slopes = move_on(w.move, min_var, context, h_tm1, eps, of_state, hidden)
     return moved, NormedSlopes(slopes, unit, rate)
