@@ -2,13 +2,22 @@
 
 from collections.abc import Sequence
 from math import prod
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
 ALIGNED = 16
 """Bytes of which every part's place begins at a multiple: where a GPU likes to begin reading."""
+
+
+class Form(NamedTuple):
+    """An answer's memory, and its parts as arrays to write to."""
+
+    answer: UInt8[Tensor, " B"]
+    parts: list[np.ndarray]
 
 
 class Layout:
@@ -19,12 +28,26 @@ class Layout:
     ) -> None:
         self.parts = parts
         self.pin = device.type == "cuda"
+        self._pinned: list[Form] = []
         self._bytes = [dtype.itemsize * prod(shape) for dtype, shape in parts]
         self._places = [-(-size // ALIGNED) * ALIGNED for size in self._bytes]
 
     def blank(self) -> UInt8[Tensor, " B"]:
-        """Fresh memory: torch reuses pinned memory once it has been sent."""
+        """Fresh memory."""
         return torch.empty(sum(self._places), dtype=torch.uint8, pin_memory=self.pin)
+
+    def form(self) -> "Form":
+        """Memory to be filled in. What goes on to a GPU is written to two pieces of memory in turns:
+        nobody asks for the next answer before the last one has arrived."""
+        if not self.pin:
+            return self._form()
+        self._pinned = self._pinned or [self._form(), self._form()]
+        self._pinned.reverse()
+        return self._pinned[0]
+
+    def _form(self) -> "Form":
+        answer = self.blank()
+        return Form(answer, [part.numpy() for part in self.read(answer)])
 
     def read(self, answer: UInt8[Tensor, " B"]) -> list[Tensor]:
         """The parts, as views of `answer` on whatever device it is."""

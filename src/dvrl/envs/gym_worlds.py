@@ -122,10 +122,9 @@ class GymWorlds:
         obs, reward, terminated, truncated, info = answered
         ended = terminated | truncated
         self.cut = bool((truncated & ~terminated).any())
-        answer = self.layout.blank()
         values = (obs, reward, terminated, truncated, obs)
         values += (info.get("score", reward), info.get("over", ended))
-        parts = [tensor.numpy() for tensor in self.layout.read(answer)]
+        answer, parts = self.layout.form()
         for part, value in zip(parts, values, strict=True):
             part[:] = value
         for row in np.flatnonzero(ended):
