@@ -1,9 +1,13 @@
 """What stands around a run."""
 
+import os
+import signal
 import subprocess
 import sys
 
 import pytest
+
+from dvrl.runs.guard import stop_signals
 
 TWICE = """
 import resource
@@ -26,3 +30,15 @@ def test_freed_memory_is_not_asked_for_again_page_by_page():
     done = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, check=True)
     first, again = map(int, done.stdout.split())
     assert again < first / 4
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_hangup_stops_a_run_unless_whoever_started_it_had_it_ignored(ignored):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    try:
+        with stop_signals() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert (stop.signal_number is None) == ignored
+        assert signal.getsignal(signal.SIGHUP) == (signal.SIG_IGN if ignored else signal.SIG_DFL)
+    finally:
+        signal.signal(signal.SIGHUP, before)

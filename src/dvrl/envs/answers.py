@@ -37,7 +37,7 @@ class Layout:
         return torch.empty(sum(self._places), dtype=torch.uint8, pin_memory=self.pin)
 
     def form(self) -> "Form":
-        """Memory to be filled in. What goes on to a GPU is written to two pieces of memory in turns:
+        """Memory to be filled in. What goes on to a GPU is written to two places in turns:
         nobody asks for the next answer before the last one has arrived."""
         if not self.pin:
             return self._form()

@@ -97,12 +97,15 @@ class StopFlag:
 
 @contextmanager
 def stop_signals() -> Iterator[StopFlag]:
-    """Let a run finish its window before it stops (in the main thread; elsewhere: no change)."""
+    """Let a run finish its window before it stops (in the main thread; elsewhere: no change).
+
+    What whoever started it wants ignored, as nohup does, is ignored.
+    """
     flag = StopFlag()
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    heard = [s for s in signals if signal.getsignal(s) != signal.SIG_IGN]
     try:
-        old = {
-            s: signal.signal(s, flag.set) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        }
+        old = {s: signal.signal(s, flag.set) for s in heard}
     except ValueError:
         yield flag
         return
