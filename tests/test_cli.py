@@ -87,6 +87,9 @@ def test_bad_flags_exit_with_2_and_say_what_would_be_right(flags, words, capsys,
         (["train", "gym:NoSuch-v0"], "Gymnasium cannot make"),
         (["evaluate", "nowhere"], "nowhere does not exist"),
         (["show", "."], "has no config.json"),
+        (["predict", "."], "has no config.json"),
+        (["predict", "nowhere"], "nowhere does not exist"),
+        (["predict", ".", "--rows", "0"], "rows is 0; it must be at least 1"),
     ],
 )
 def test_what_does_not_exist_is_named(argv, words, capsys, tmp_path, monkeypatch):
@@ -106,6 +109,39 @@ def test_train_evaluate_show(capsys, tmp_path):
     shown = [Path(line) for line in capsys.readouterr().out.split()]
     assert [p.name for p in shown] == ["curve.png", "hike.png", "report.html"]
     assert all(p.stat().st_size > 10_000 for p in shown)
+
+
+@pytest.mark.parametrize(("agent", "predicts"), [("dvrl", True), ("rnn", False)])
+def test_train_predict_show_evaluate_a_game(agent, predicts, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("dvrl.runs.inspect.STEPS", 8)
+    run = tmp_path / "run"
+    tiny = ["--agent", agent, *TINY, "--steps", "20", "--world.max-frames", "120"]
+    assert cli.main(["train", "atari:Pong", *tiny, "--out", str(run)]) == 0
+    capsys.readouterr()
+    code = cli.main(["predict", str(run), "--steps", "9", "--rows", "2"])
+    said = capsys.readouterr()
+    names = ["predictions.png", "particles.png", "belief.gif"]
+    if predicts:
+        assert code == 0
+        assert said.out.split() == [str(run / "plots" / name) for name in names]
+    else:
+        assert code == 2
+        assert "has no model to predict with" in said.err
+    assert cli.main(["show", str(run)]) == 0
+    shown = [Path(line).name for line in capsys.readouterr().out.split()]
+    drawn = names[:2] if predicts else []
+    assert shown == ["curve.png", "episode.gif", *drawn, "report.html"]
+    assert cli.main(["evaluate", str(run), "--episodes", "2"]) == 0
+    said = capsys.readouterr()
+    assert 50 <= json.loads(said.out)["decisions"] <= 62
+    assert not said.err  # there is no terminal to watch on
+
+
+def test_a_hike_is_shown_not_predicted(capsys, tmp_path):
+    argv = ["train", "mountain-hike", *TINY, "--out", str(tmp_path)]
+    assert cli.main(argv) == 0
+    assert cli.main(["predict", str(tmp_path)]) == 2
+    assert "dvrl show draws the belief there" in capsys.readouterr().err
 
 
 def test_another_config_in_the_same_directory_exits_with_2(capsys, tmp_path):

@@ -1,4 +1,4 @@
-"""The command line: `dvrl train | evaluate | show`. It only chooses what to call."""
+"""The command line: `dvrl train | evaluate | show | predict`. It only chooses what to call."""
 
 import argparse
 import dataclasses
@@ -28,7 +28,8 @@ Deep variational reinforcement learning: agents that act on a learned belief.
 
   dvrl train WORLD    train an agent; the same command again continues an unfinished run
   dvrl evaluate RUN   play a run's agent with frozen weights and print what it earns
-  dvrl show RUN       draw a run's learning curve and its hikes, and build its page
+  dvrl show RUN       draw a run's learning curve and what it sees, and build its page
+  dvrl predict RUN    draw what a run's agent expects to see next, where it sees images
   dvrl bench WHAT     measure this machine: hike (training speed), check (engines agree)
 
 WORLD is mountain-hike, atari:GAME for a flickering Atari game (atari:Pong), or gym:ID for a
@@ -88,12 +89,32 @@ class Evaluate:
 
 @dataclasses.dataclass(frozen=True)
 class Show:
-    """Draw a run: learning curve, hikes with belief, and a page that holds both."""
+    """Draw a run: learning curve, hikes with belief or an episode as a film, and a page that holds
+    all of it."""
 
     run: tyro.conf.Positional[Path]
     """Directory of the run."""
     seed: int = 1_000_000
-    """Seed of the hikes."""
+    """Seed of the hikes, or of the episode."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Predict:
+    """Play an episode of images and draw what the agent believes and expects to see next."""
+
+    run: tyro.conf.Positional[Path]
+    """Directory of the run."""
+    rows: int = 6
+    """Moments at which it is asked, by turns after a screen that was shown and one that was
+    blank."""
+    steps: int = 600
+    """Decisions to play, unless the game is over before."""
+    seed: int = 1_000_000
+    """Seed of the episode."""
+    particles: int | None = None
+    """K, which may differ from training."""
+    device: Literal["auto", "cpu", "cuda"] = "cpu"
+    """Where to play."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -106,6 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "train": train,
         "evaluate": evaluate,
         "show": show,
+        "predict": predict,
         "bench": bench,
     }
     if argv == ["--version"]:
@@ -251,8 +273,9 @@ def evaluate(argv: list[str]) -> int:
     args = tyro.cli(Evaluate, args=argv, prog="dvrl evaluate")
     from dvrl.runs.evaluate import evaluate_run
     from dvrl.runs.guard import numerics
+    from dvrl.runs.progress import watching
 
-    with numerics(1):
+    with numerics(1), watching(args.episodes) as watch:
         result = evaluate_run(
             args.run,
             episodes=args.episodes,
@@ -260,6 +283,7 @@ def evaluate(argv: list[str]) -> int:
             deterministic=args.deterministic,
             seed=args.seed,
             device=args.device,
+            watch=watch,
         )
     print(json.dumps(result, indent=2))
     return 0
@@ -275,6 +299,26 @@ def show(argv: list[str]) -> int:
         record_traces(args.run, args.seed)
     page, pictures = build_page(args.run)
     for path in [*pictures, page]:
+        print(path)
+    return 0
+
+
+def predict(argv: list[str]) -> int:
+    args = tyro.cli(Predict, args=argv, prog="dvrl predict")
+    from dvrl.reports.predictions import draw_predictions
+    from dvrl.runs.guard import numerics
+    from dvrl.runs.inspect import record_predictions
+
+    with numerics(1):
+        record_predictions(
+            args.run,
+            rows=args.rows,
+            steps=args.steps,
+            seed=args.seed,
+            particles=args.particles,
+            device=args.device,
+        )
+    for path in draw_predictions(args.run):
         print(path)
     return 0
 

@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 
 import dvrl
+from dvrl.encoders.config import GruConfig, ParticleConfig
+from dvrl.envs.atari import AtariGames
+from dvrl.envs.config import AtariConfig
+from dvrl.runs.build import build_agent
+from dvrl.runs.config import RunConfig
 from dvrl.runs.errors import RunFailed, UsageError
 from dvrl.runs.evaluate import evaluate_run
-from dvrl.runs.player import load
+from dvrl.runs.player import Player, load
 from dvrl.runs.train import train
 from small_runs import tiny
 
@@ -116,6 +121,7 @@ def test_a_directory_that_is_no_run_is_named(tmp_path):
 def test_evaluation_counts_whole_episodes_and_may_change_k(trained):
     result = evaluate_run(trained, episodes=7, particles=11)
     assert result["episodes"] == 7
+    assert result["decisions"] == 7 * 75
     assert result["particles"] == 11
     assert -600 < result["return_mean"] < 0
     assert result["belief/ess"] <= 11
@@ -126,6 +132,14 @@ def test_evaluation_depends_on_its_seed_alone(trained):
     one = evaluate_run(trained, episodes=5, seed=3)
     assert evaluate_run(trained, episodes=5, seed=3) == one
     assert evaluate_run(trained, episodes=5, seed=4)["return_mean"] != one["return_mean"]
+
+
+def test_whoever_watches_an_evaluation_is_told_of_every_step(trained):
+    told = []
+    evaluate_run(trained, episodes=3, watch=lambda *news: told.append(news))
+    assert told[:2] == [(0, 3), (0, 6)]
+    assert told[-1] == (3, 3 * 75)
+    assert len(told) == 75
 
 
 def test_the_recurrent_baseline_has_no_particles_to_change(tmp_path):
@@ -145,3 +159,56 @@ def test_any_gymnasium_environment_can_be_trained_continued_and_played(world, tm
     action = session.act(obs)
     assert env.action_space.contains(action)
     assert evaluate_run(tmp_path, episodes=2)["episodes"] == 2
+
+
+# Images
+
+
+def sees(agent: str, world=None) -> Player:
+    """A player of images with its first weights."""
+    particle = ParticleConfig(3, 8, 4, 6, batch_norm=True)
+    encoder = particle if agent == "dvrl" else GruConfig(8, 6, batch_norm=True)
+    config = RunConfig(world or AtariConfig("Pong"), encoder, dvrl.PolicyConfig(batch_norm=True))
+    return Player(config, build_agent(config))
+
+
+@pytest.mark.parametrize("agent", ["dvrl", "rnn"])
+def test_bytes_are_seen_as_in_training_and_other_numbers_as_they_are(agent):
+    screens, _ = AtariGames("Pong", 2).reset(seed=0)
+    assert screens.dtype == np.uint8
+    trained_on = AtariConfig("Pong", flicker=0.0).make(2, 0, "cpu").reset()
+
+    def value(obs: np.ndarray) -> np.ndarray:
+        player = sees(agent)
+        return player.predict(obs, player.initial(2)).value
+
+    assert np.array_equal(value(screens), value(trained_on.numpy()))
+    assert not np.array_equal(value(screens), value(screens.astype(np.float32)))
+
+
+def test_bytes_of_a_world_of_real_numbers_are_numbers(trained):
+    def value(obs: np.ndarray) -> np.ndarray:
+        player = load(trained)
+        return player.predict(obs, player.initial(1)).value
+
+    places = np.array([[3, 250]])
+    assert np.array_equal(value(places.astype(np.uint8)), value(places.astype(float)))
+
+
+def test_a_player_normalises_one_environment_as_it_does_many():
+    """By what training remembers: batches are told apart from none of their rows."""
+    player = sees("rnn")
+    assert not any(module.training for module in player.agent.modules())
+    screens = np.random.default_rng(0).integers(0, 256, (3, 1, 84, 84), np.uint8)
+    together = player.predict(screens, player.initial(3)).value
+    alone = [player.predict(screen[None], player.initial(1)).value[0] for screen in screens]
+    assert together == pytest.approx(alone, abs=1e-5)
+
+
+def test_a_session_plays_a_game_from_its_screens():
+    games = AtariGames("Pong", 1)
+    screens, _ = games.reset(seed=0)
+    session = sees("dvrl").session()
+    for _ in range(3):
+        screens, *_ = games.step(np.array([session.act(screens[0])]))
+    assert session.last is not None

@@ -6,7 +6,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv, VectorWrapper
 from torch import Tensor
 
-from dvrl import chance
+from dvrl import chance, checks
 
 STREAM = 0x666C6963
 """Sets the flicker's chance apart from that of the worlds, which take the run's seed itself."""
@@ -19,13 +19,16 @@ class FlickerVector(VectorWrapper):
     does not depend on what the environments draw. Final observations have draws of their own.
     """
 
+    clear: np.ndarray
+    """The last observations before any was blanked; the environments may write over them in the
+    next step."""
+
     def __init__(
         self, env: VectorEnv, p_blank: float, seed: int, share: chance.Share = chance.WHOLE
     ) -> None:
         super().__init__(env)
-        if not 0 <= p_blank <= 1:
-            raise ValueError(f"p_blank is {p_blank}; it must lie between 0 and 1")
         self.p_blank = p_blank
+        checks.probability(self, "p_blank")
         self.generator = chance.stream(seed ^ STREAM, "cpu", share)
         if hasattr(env, "send"):
             self.send = env.send
@@ -34,6 +37,7 @@ class FlickerVector(VectorWrapper):
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         obs, info = self.env.reset(seed=seed, options=options)
+        self.clear = obs
         return self._flickering(obs, self._draw()[0]), info
 
     def step(self, actions: np.ndarray) -> tuple[Any, ...]:
@@ -55,6 +59,7 @@ class FlickerVector(VectorWrapper):
         if "final_obs" in info:
             info = dict(info)
             info["final_obs"] = self._flickering(info["final_obs"], blank_final)
+        self.clear = obs
         return self._flickering(obs, blank), reward, terminated, truncated, info
 
     def _draw(self) -> np.ndarray:

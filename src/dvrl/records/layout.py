@@ -8,7 +8,7 @@ episodes.csv      one line per finished episode: step, return, length; append-on
 events/           the same metrics for TensorBoard
 checkpoints/      step-.../ directories, the two newest kept
 evaluations/      results of `dvrl evaluate`
-traces/           recorded episodes, from which pictures are drawn
+traces/           recorded episodes and predictions, from which pictures are drawn
 plots/, report.html
 """
 
@@ -60,6 +60,10 @@ class RunFiles:
     @property
     def traces(self) -> Path:
         return self.root / "traces"
+
+    def trace(self, name: str) -> Path:
+        """Arrays of one kind: `hikes`, an `episode` of images, `predictions` at moments of it."""
+        return self.traces / f"{name}.npz"
 
     @property
     def plots(self) -> Path:

@@ -2,12 +2,15 @@
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 
 from dvrl.envs.hike_facts import ANCHORS
 from dvrl.reports.load import RunData
 
 WINDOW = 200
 """Episodes in the moving average; every figure states it."""
+FEW_GAMES, MANY_GAMES = 10, 1000
+"""A mean is drawn from the former on; dots are faint from the latter on."""
 INK, BLUE, GREY = "#222222", "#2b6cb0", "#888888"
 
 
@@ -20,36 +23,32 @@ def moving_average(values: np.ndarray, window: int) -> np.ndarray:
 
 
 def learning_curve(run: RunData) -> Figure:
-    """Return of finished episodes over steps, and the model's loss below it if it has a model."""
+    """Return of finished episodes over steps, and the model's loss below it if it has a model.
+
+    Where the least that the loss could be is known, its distance from that.
+    """
+    gap_steps, gap = run.series("belief/gap")
     model_steps, model_loss = run.series("loss/elbo")
     has_model = bool(len(model_loss)) and bool(np.any(model_loss != 0))
     figure = Figure(figsize=(8, 6.4 if has_model else 4.2), layout="constrained")
     axes = figure.subplots(2 if has_model else 1, sharex=True, squeeze=False)[:, 0]
     draw_returns(axes[0], run)
-    if has_model:
+    if has_model and len(gap):
+        draw_gap(axes[1], gap_steps, gap)
+    elif has_model:
         draw_model(axes[1], run, model_steps, model_loss)
-    axes[-1].set_xlabel("environment steps")
+    axes[-1].set_xlabel("decisions" if run.game else "environment steps")
     return figure
 
 
 def draw_returns(axis, run: RunData) -> None:
     steps = np.array([e.step for e in run.episodes], float)
     returns = np.array([e.ret for e in run.episodes], float)
-    axis.plot(steps, returns, ".", color=BLUE, alpha=0.15, markersize=3, linewidth=0)
+    few = bool(run.game) and len(returns) < MANY_GAMES
+    dots = {"alpha": 0.5, "markersize": 5} if few else {"alpha": 0.15, "markersize": 3}
+    axis.plot(steps, returns, ".", color=BLUE, linewidth=0, **dots)
     if len(returns):
-        smooth = moving_average(returns, WINDOW)
-        settled = slice(
-            min(WINDOW // 4, len(smooth) - 1), None
-        )  # few episodes: no mean to speak of
-        axis.plot(steps[settled], smooth[settled], color=BLUE, linewidth=2, label=run.agent)
-        axis.annotate(
-            f"{smooth[-1]:.1f}",
-            (steps[-1], smooth[-1]),
-            (6, 0),
-            textcoords="offset points",
-            color=BLUE,
-            va="center",
-        )
+        draw_mean(axis, run, steps, returns)
     if run.sigma in ANCHORS:
         anchors = ANCHORS[run.sigma]
         lines = [("optimum", anchors.optimum), ("standing still", anchors.standing_still)]
@@ -57,18 +56,38 @@ def draw_returns(axis, run: RunData) -> None:
             lines.append(("no memory", anchors.no_memory))
         for label, height in lines:
             reference(axis, height, f"{label} {height:g}")
+    elif not len(returns):  # nothing to measure by
+        last = run.metrics[-1]["step"] if run.metrics else 0
+        axis.set(yticks=[], xlim=(0, max(last, 1000)))
     if not len(returns):
-        words = "no episode has finished yet"
+        words = f"no {run.unit} has finished yet"
         axis.text(0.5, 0.5, words, transform=axis.transAxes, ha="center", color=GREY)
-    axis.set_ylabel("return of an episode")
+    unit = "a game" if run.game else "an episode"
+    axis.set_ylabel(f"raw return of {unit}" if run.game else f"return of {unit}")
     axis.set_title(
-        f"{run.name}: each dot an episode, line the mean of the last {WINDOW}",
+        f"{run.name}: each dot {unit}, line the mean of the last {WINDOW}",
         loc="left",
         parse_math=False,  # a run may be called $x$
         fontsize=10,
         color=INK,
     )
     tidy(axis)
+
+
+def draw_mean(axis, run: RunData, steps: np.ndarray, returns: np.ndarray) -> None:
+    """The moving average, and its last value in words."""
+    smooth = moving_average(returns, WINDOW)
+    few = FEW_GAMES if run.game else WINDOW // 4  # of so few there is no mean to speak of
+    settled = slice(min(few, len(smooth) - 1), None)
+    axis.plot(steps[settled], smooth[settled], color=BLUE, linewidth=2, label=run.agent)
+    axis.annotate(
+        f"{smooth[-1]:.1f}",
+        (steps[-1], smooth[-1]),
+        (6, 0),
+        textcoords="offset points",
+        color=BLUE,
+        va="center",
+    )
 
 
 def draw_model(axis, run: RunData, steps: np.ndarray, loss: np.ndarray) -> None:
@@ -80,6 +99,18 @@ def draw_model(axis, run: RunData, steps: np.ndarray, loss: np.ndarray) -> None:
     margin = max(settled - floor, 0.2)
     axis.set_ylim(floor - 0.3 * margin, floor + 2 * margin)
     axis.set_ylabel("model loss, nats per step")
+    tidy(axis)
+
+
+def draw_gap(axis, steps: np.ndarray, gap: np.ndarray) -> None:
+    """Falls by factors: on a logarithmic axis, as long as it is above 0."""
+    axis.plot(steps, gap, "." if len(gap) == 1 else "-", color=BLUE, linewidth=1.5)
+    if gap.min() > 0:
+        axis.set_yscale("log")
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+        axis.yaxis.set_minor_locator(NullLocator())
+    axis.set_ylabel("model gap, nats per frame\n(loss above the pixels' own entropy)")
     tidy(axis)
 
 

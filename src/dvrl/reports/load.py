@@ -23,11 +23,25 @@ class RunData:
     evaluation: dict[str, Any] | None
     """The newest result of `dvrl evaluate`."""
     hikes: dict[str, np.ndarray] | None
+    episode: dict[str, np.ndarray] | None
+    """An episode of images."""
+    predictions: dict[str, np.ndarray] | None
+    """What `dvrl predict` recorded."""
 
     @property
     def sigma(self) -> float | None:
         """Observation noise, if the world is Mountain Hike."""
         return self.config["world"].get("sigma")
+
+    @property
+    def game(self) -> str | None:
+        """The Atari game, if the world is one."""
+        return self.config["world"].get("game")
+
+    @property
+    def unit(self) -> str:
+        """What a return is of."""
+        return "game" if self.game else "episode"
 
     @property
     def agent(self) -> str:
@@ -48,7 +62,6 @@ def load_run(root: Path) -> RunData:
     missing = ", ".join(path.name for path in needed if not path.exists())
     if missing:
         raise UsageError(f"{root} is not a run: it has no {missing}")
-    hikes = files.traces / "hikes.npz"
     try:
         metrics = read_metrics(files.metrics)
     except ValueError as error:
@@ -61,5 +74,12 @@ def load_run(root: Path) -> RunData:
         episodes=read_episodes(files.episodes),
         starts=read_json(files.command) if files.command.exists() else [],
         evaluation=read_json(evaluations[-1]) if evaluations else None,
-        hikes=dict(np.load(hikes)) if hikes.exists() else None,
+        hikes=read_arrays(files.trace("hikes")),
+        episode=read_arrays(files.trace("episode")),
+        predictions=read_arrays(files.trace("predictions")),
     )
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray] | None:
+    """A trace, if it was recorded."""
+    return dict(np.load(path)) if path.exists() else None

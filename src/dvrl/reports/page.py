@@ -2,19 +2,21 @@
 
 import base64
 import html
-import io
 import json
 import shlex
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from dvrl.envs.hike_facts import ANCHORS
 from dvrl.records.layout import RunFiles, write_atomic
 from dvrl.reports.beliefs import belief_errors, hike_figure
 from dvrl.reports.curves import WINDOW, learning_curve
+from dvrl.reports.film import film
+from dvrl.reports.images import png
 from dvrl.reports.load import RunData, load_run
+from dvrl.reports.predictions import particles_figure, predictions_figure
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -27,39 +29,73 @@ td.n { text-align: right; font-variant-numeric: tabular-nums; }
 pre { overflow-x: auto; padding: .8rem; border: 1px solid #8884; border-radius: 6px; }
 """
 
+FRAMES = 300
+"""Of the film on the page, at most: twenty seconds, a few megabytes."""
+PREDICTIONS = (
+    "What the agent expects: o_t is what it saw at moment t (framed: the screen was blanked), dt 0 "
+    "what it takes that for, then what it expects to see if it repeats its last action. Blank "
+    "screens are part of what it expects, so dark pictures are mixtures with them."
+)
+PARTICLES = "What single particles expect to see next, the likeliest first; above each its weight."
+
 
 def build_page(root: str | Path) -> tuple[Path, list[Path]]:
-    """Write plots/*.png and report.html of a run."""
+    """Write plots/ and report.html of a run."""
     root = Path(root)
     run, files = load_run(root), RunFiles(root)
-    figures = [("curve", learning_curve(run), "Learning curve.")]
+    drawn = pictures(run)
+    for picture in drawn:
+        write_atomic(files.plots / picture.name, picture.content)
+    write_atomic(files.report, page(run, list(map(figure_block, drawn))).encode())
+    return files.report, [files.plots / picture.name for picture in drawn]
+
+
+class Picture(NamedTuple):
+    """A file and what it shows."""
+
+    name: str
+    content: bytes
+    caption: str
+
+
+def pictures(run: RunData) -> list[Picture]:
+    """What there is to draw of a run."""
+    drawn = [Picture("curve.png", png(learning_curve(run)), "Learning curve.")]
     if run.hikes is not None:
         caption = "One hike: true path (triangle to square), observations, and the exact filter."
         if "estimate" in run.hikes:
             caption += " White: where the belief places the hiker; small dots: single particles."
-        figures.append(("hike", hike_figure(run), caption))
-    pictures, blocks = [], []
-    for name, figure, caption in figures:
-        content = png(figure)
-        path = files.plots / f"{name}.png"
-        write_atomic(path, content)
-        pictures.append(path)
-        blocks.append(figure_block(content, caption))
-    write_atomic(files.report, page(run, blocks).encode())
-    return files.report, pictures
+        drawn.append(Picture("hike.png", png(hike_figure(run)), caption))
+    if run.episode is not None:
+        beginning = {name: array[:FRAMES] for name, array in run.episode.items() if array.ndim}
+        drawn.append(Picture("episode.gif", film(beginning), film_caption(run, beginning)))
+    if run.predictions is not None:
+        unit = "decisions" if run.game else "steps"
+        step = f"The agent after {run.predictions['checkpoint_step']:,} {unit}."
+        expected = predictions_figure(run.name, run.predictions)
+        drawn.append(Picture("predictions.png", png(expected), f"{PREDICTIONS} {step}"))
+        particles = particles_figure(run.name, run.predictions)
+        drawn.append(Picture("particles.png", png(particles), f"{PARTICLES} {step}"))
+    return drawn
 
 
-def png(figure: Figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=150)
-    return buffer.getvalue()
+def film_caption(run: RunData, episode: dict[str, np.ndarray]) -> str:
+    """What the film of an episode shows."""
+    score, over = episode["score"], episode["over"][-1]
+    unit = "a game" if run.game else "an episode"
+    played = f"{'All' if over else 'The first'} {len(score):,} decisions of {unit}"
+    panels = "what was on the screen, what the agent saw of it"
+    if "belief" in episode:
+        panels += ", what it takes that for (the weighted mean over its particles; a blank screen "
+        panels += "is expected blank)"
+    return f"{played}, return {score.sum():g}: {panels}."
 
 
-def figure_block(content: bytes, caption: str) -> str:
-    data = base64.b64encode(content).decode()
-    text = html.escape(caption)
+def figure_block(picture: Picture) -> str:
+    data = base64.b64encode(picture.content).decode()
+    text, kind = html.escape(picture.caption), picture.name.rpartition(".")[2]
     return (
-        f'<figure><img alt="{text}" src="data:image/png;base64,{data}">'
+        f'<figure><img alt="{text}" src="data:image/{kind};base64,{data}">'
         f"<figcaption>{text}</figcaption></figure>"
     )
 
@@ -85,14 +121,14 @@ def page(run: RunData, blocks: list[str]) -> str:
 def facts(run: RunData) -> list[tuple[str, str]]:
     """The numbers people look for first."""
     returns = np.array([e.ret for e in run.episodes[-WINDOW:]])
-    rows = [("agent, seed", f"{run.agent}, {run.config['seed']}")]
-    if run.sigma is not None:
-        rows.append(("observation noise", f"{run.sigma:g}"))
-    rows.append(("episodes finished", f"{len(run.episodes):,}"))
+    rows = [("agent, seed", f"{run.agent}, {run.config['seed']}"), *world_facts(run)]
+    rows.append((f"{run.unit}s finished", f"{len(run.episodes):,}"))
     if len(returns):
-        rows.append((f"mean return, last {len(returns)} episodes", f"{returns.mean():.1f}"))
+        raw = "raw " if run.game else ""
+        label = f"mean {raw}return, last {len(returns)} {run.unit}s"
+        rows.append((label, f"{returns.mean():.1f}"))
     if run.evaluation is not None:
-        label = f"evaluated, {run.evaluation['episodes']:,} new episodes"
+        label = f"evaluated, {run.evaluation['episodes']:,} new {run.unit}s"
         rows.append((label, f"{run.evaluation['return_mean']:.1f}"))
     anchors = ANCHORS.get(run.sigma) if run.sigma is not None else None
     if anchors is not None:
@@ -100,13 +136,34 @@ def facts(run: RunData) -> list[tuple[str, str]]:
         if run.sigma:
             rows.append(("fully-observed policy on raw observations", f"{anchors.no_memory:.1f}"))
         rows.append(("standing still", f"{anchors.standing_still:.0f}"))
-    _, loss = run.series("loss/elbo")
-    if len(loss) and loss[-1] != 0:
-        last = loss[-max(1, len(loss) // 20) :].mean()
-        rows.append(("model loss, nats per step (last 5 %)", f"{last:.3f}"))
+    loss, gap = settled(run, "loss/elbo"), settled(run, "belief/gap")
+    if loss:
+        rows.append(("model loss, nats per step (last 5 %)", f"{loss:.3f}"))
         if anchors is not None:
             rows.append(("exact filter, nats per step", f"{anchors.nats:.3f}"))
+    if gap is not None:
+        rows.append(("model gap, nats per frame (last 5 %)", f"{gap:.2f}"))
     if run.hikes is not None:
         for label, error in belief_errors(run.hikes).items():
             rows.append((f"distance from the truth: {label}", f"{error:.2f}"))
     return rows
+
+
+def world_facts(run: RunData) -> list[tuple[str, str]]:
+    """Where the agent acted, and for how long."""
+    rows = []
+    if run.game:
+        rows.append(("game", f"{run.game}, {run.config['world']['variant']}"))
+    if run.sigma is not None:
+        rows.append(("observation noise", f"{run.sigma:g}"))
+    if "flicker" in run.config["world"]:
+        rows.append(("flicker probability", f"{run.config['world']['flicker']:g}"))
+    if run.game and run.metrics:
+        rows.append(("decisions", f"{run.metrics[-1]['step']:,}"))
+    return rows
+
+
+def settled(run: RunData, name: str) -> float | None:
+    """The mean of a metric's last 5 %, if it was written down at all."""
+    _, values = run.series(name)
+    return float(values[-max(1, len(values) // 20) :].mean()) if len(values) else None

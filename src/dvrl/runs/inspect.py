@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from dvrl.encoders import exact
+from dvrl.encoders.config import ParticleConfig
 from dvrl.encoders.particle import ParticleInfo
 from dvrl.envs import mountain_hike
 from dvrl.envs.config import MountainHikeConfig
@@ -15,25 +16,78 @@ from dvrl.envs.mountain_hike import MountainHike
 from dvrl.records.layout import RunFiles, write_atomic
 from dvrl.rollout.segment import advance, start
 from dvrl.runs import checkpoint as checkpoints
+from dvrl.runs.build import world_spec
+from dvrl.runs.config import RunConfig
+from dvrl.runs.errors import UsageError
+from dvrl.runs.foresee import foresee, watch
 from dvrl.runs.player import Player, load
 from dvrl.runs.resume import read_config
 
 HIKES = 64
+STEPS = 600
+"""Decisions of an episode that is recorded as images, at most."""
+ROWS = 6
+"""Moments at which an agent is asked what it expects to see next."""
 
 
 def record_traces(run: str | Path, seed: int) -> list[Path]:
-    """Record hikes; nothing for other worlds, or before the first checkpoint."""
+    """Record hikes, or an episode of images; nothing for other worlds, or before the first
+    checkpoint."""
     files = RunFiles(Path(run))
-    if not isinstance(read_config(files).world, MountainHikeConfig):
-        return []
-    if not checkpoints.newest_first(files.checkpoints):
+    config = read_config(files)
+    hiking = isinstance(config.world, MountainHikeConfig)
+    if not checkpoints.newest_first(files.checkpoints) or not (hiking or shows_images(config)):
         return []
     player = load(run, seed=seed)
-    path = files.traces / "hikes.npz"
+    if hiking:
+        return [write_arrays(files.trace("hikes"), walk(player, HIKES, seed))]
+    return [write_arrays(files.trace("episode"), watch(player, STEPS, seed).seen)]
+
+
+def record_predictions(
+    run: str | Path,
+    *,
+    rows: int = ROWS,
+    steps: int = STEPS,
+    seed: int = 1_000_000,
+    particles: int | None = None,
+    device: str = "cpu",
+) -> list[Path]:
+    """Record an episode of images, and what the model expects at `rows` moments of it."""
+    for name, value, least in (("rows", rows, 1), ("steps", steps, 1), ("seed", seed, 0)):
+        if value < least:
+            raise UsageError(f"{name} is {value}; it must be at least {least}")
+    files = RunFiles(Path(run))
+    config = read_config(files)
+    if not isinstance(config.encoder, ParticleConfig):
+        raise UsageError(f"{files.root} is a run of the RNN, which has no model to predict with")
+    if not world_spec(config).image:
+        raise UsageError(
+            f"{files.root} has vectors for observations, not images; dvrl show draws the belief "
+            "there"
+        )
+    player = load(run, particles=particles, seed=seed, device=device)
+    watched = watch(player, steps, seed)
+    foreseen = foresee(player, watched, rows)
+    return [
+        write_arrays(files.trace("episode"), watched.seen),
+        write_arrays(files.trace("predictions"), foreseen),
+    ]
+
+
+def shows_images(config: RunConfig) -> bool:
+    """Whether the world does; of one that cannot be made here, no."""
+    try:
+        return world_spec(config).image
+    except UsageError:
+        return False
+
+
+def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> Path:
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **walk(player, HIKES, seed))
+    np.savez_compressed(buffer, **arrays)
     write_atomic(path, buffer.getvalue())
-    return [path]
+    return path
 
 
 @torch.no_grad()

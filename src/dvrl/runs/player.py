@@ -15,6 +15,8 @@ from dvrl.agents.actor_critic import ActorCritic
 from dvrl.core import tree
 from dvrl.encoders.base import Info
 from dvrl.encoders.config import ParticleConfig
+from dvrl.envs.gym_worlds import WHITE
+from dvrl.nets.spaces import Spec
 from dvrl.records.layout import RunFiles, write_atomic, write_json
 from dvrl.runs import checkpoint as checkpoints
 from dvrl.runs.build import agent_generator, build_agent, choose_device
@@ -50,13 +52,14 @@ class Player:
         checkpoint_step: int | None = None,
     ) -> None:
         self.config = config
-        self.agent = agent
+        self.agent = agent.eval()  # normalised as training was on average: one row is enough
         device = next(agent.parameters()).device
         self.device = device
         self.generator = agent_generator(seed, device)
         self.checkpoint_step = checkpoint_step
         obs_space, space = config.world.spaces()
-        self._obs_shape = obs_space.shape
+        self.spec = Spec.from_spaces(obs_space, space)
+        self._bytes = obs_space.dtype == np.uint8
         self._bounds = (space.low, space.high) if isinstance(space, gym.spaces.Box) else None
 
     def initial(self, n: int = 1) -> Memory:
@@ -76,7 +79,9 @@ class Player:
     ) -> Prediction:
         """Actions for observations `obs` (rows are environments), given what went before.
 
-        `first` marks rows whose episode begins here: their memory is replaced by the initial one.
+        Bytes of a world that shows bytes are scaled to [0, 1], as in training; other numbers are
+        taken as they are. `first` marks rows whose episode begins here: their memory is replaced by
+        the initial one.
         """
         if not isinstance(memory, Memory):
             raise UsageError(
@@ -84,11 +89,13 @@ class Player:
                 "memory = player.initial(n) and pass on prediction.memory, or use player.session()"
             )
         o_t = torch.as_tensor(np.asarray(obs, np.float32), device=self.device)
+        if self._bytes and np.asarray(obs).dtype == np.uint8:
+            o_t = o_t / WHITE
         n = memory.a_tm1.shape[0]
-        if o_t.shape != (n, *self._obs_shape):
+        if o_t.shape != (n, *self.spec.obs_shape):
             raise UsageError(
                 f"observations have shape {tuple(o_t.shape)} but the memory has {n} rows; the "
-                f"shape must be {(n, *self._obs_shape)} (for one environment: obs[None])"
+                f"shape must be {(n, *self.spec.obs_shape)} (for one environment: obs[None])"
             )
         if first is not None:
             if np.shape(first) != (n,):
@@ -161,7 +168,7 @@ def load(
         agent.load_state_dict(weights)
     except RuntimeError as error:
         raise RunFailed(f"the weights in {files.root} do not fit its config ({error})") from error
-    return Player(config, agent.eval(), seed, step)
+    return Player(config, agent, seed, step)
 
 
 def with_particles(config: RunConfig, particles: int) -> RunConfig:

@@ -2,12 +2,21 @@
 
 import os
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+Watcher = Callable[[int, int], None]
+"""Is told, after every step, the episodes finished and the decisions played in all."""
 
 
 class Status(NamedTuple):
@@ -120,3 +129,27 @@ def _words(status: Status) -> str:
     if status.elbo:
         parts.append(f"model {status.elbo:.2f} nats/step")
     return "  ".join([*parts, f"{status.speed:,.0f} steps/s"])
+
+
+def nobody(finished: int, decisions: int) -> None:
+    """Nobody watches."""
+
+
+@contextmanager
+def watching(episodes: int) -> Iterator[Watcher]:
+    """A bar on stderr, if that is a terminal."""
+    console = Console(stderr=True)
+    columns = (
+        BarColumn(bar_width=30),
+        TextColumn("{task.completed:,.0f} of {task.total:,.0f} episodes  {task.description}"),
+        TimeElapsedColumn(),
+    )
+    hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
+        task = progress.add_task("", total=episodes)
+
+        def watch(finished: int, decisions: int) -> None:
+            words = f"{decisions:,} decisions"
+            progress.update(task, completed=finished, description=words)
+
+        yield watch
