@@ -16,6 +16,10 @@ if Path(sys.argv[0]).name != "dvrl":  # the command itself registers what it nee
 _LAZY = {
     "MountainHikeConfig": "dvrl.envs.config",
     "GymConfig": "dvrl.envs.config",
+    "AtariConfig": "dvrl.envs.config",
+    "FlickerObservation": "dvrl.envs.wrappers",
+    "NoisyObservation": "dvrl.envs.wrappers",
+    "MaskObservation": "dvrl.envs.wrappers",
     "ParticleConfig": "dvrl.encoders.config",
     "GruConfig": "dvrl.encoders.config",
     "PolicyConfig": "dvrl.agents.config",

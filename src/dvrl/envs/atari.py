@@ -12,7 +12,6 @@ from gymnasium.vector.utils import batch_space
 INSTALL = "pip install 'dvrl[atari]'"
 SIDE = 84
 """Height and width of a screen as the agent sees it."""
-STICKY = 0.25
 NOOPS = 30
 """The random start has fewer emulator frames than this."""
 SKIP = 4
@@ -25,10 +24,15 @@ OBSERVATION_SPACE = gym.spaces.Box(0, 255, (1, SIDE, SIDE), np.uint8)
 
 def rom_name(game: str) -> str:
     """`MsPacman` as `ms_pacman`, the emulator's own name; or a sentence that there is none."""
-    roms = {rom.replace("_", ""): rom for rom in _ale().roms.get_all_rom_ids()}
+    ale = _ale()
+    roms = {rom.replace("_", ""): rom for rom in ale.roms.get_all_rom_ids()}
     asked = game.replace("_", "").lower()
     if asked in roms:
-        return roms[asked]
+        rom = roms[asked]
+        if ale.ALEInterface.isSupportedROM(ale.roms.get_rom_path(rom)) is None:
+            # Asked to load it, the emulator would end the process.
+            raise ValueError(f"the emulator has the game {game!r} but does not know how to play it")
+        return rom
     close = difflib.get_close_matches(asked, roms, n=3)
     names = [roms[name].title().replace("_", "") for name in close]
     hint = f"did you mean {' or '.join(names)}?" if names else "names look like Pong or MsPacman"
@@ -96,13 +100,14 @@ class AtariGames(VectorEnv):
     Action: one of the game's own choices; 0 is to do nothing.
     Reward: its sign. `info["score"]` is the reward itself.
     Start: FIRE for a frame where the game knows it, then nothing; at most 29 emulator frames in
-    all, a random number.
+    all, a random number, beside those in which a game is set up (DoubleDunk: 13).
     End: a lost life ends an episode, the game goes on. `info["over"]` marks whole games; these also
     end `max_frames` emulator frames after their start, which is a cut in time.
     Sticky: with this probability an emulator frame repeats the action of the frame before.
     Differences from the paper's wrappers: they pressed FIRE after the random start, and they did
     nothing for a step and pressed FIRE after a lost life, where here nothing is done on the agent's
-    behalf. A game that ends within an action shows, as its last screen, the frames before that.
+    behalf. A game that ends, or is cut, shows as its last screen the frames before the one that
+    ended it.
     """
 
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}
@@ -137,13 +142,15 @@ class AtariGames(VectorEnv):
 
     def send(self, actions: np.ndarray) -> None:
         """Let the games go on; `recv` waits for them."""
-        if actions.min() < 0 or actions.max() >= self.single_action_space.n:
+        actions = np.asarray(actions)
+        whole = actions.dtype.kind in "iu" and actions.shape == (self.num_envs,)
+        if not (whole and actions.min() >= 0 and actions.max() < self.single_action_space.n):
             # The emulator's threads would end over it, and `recv` wait for ever.
             raise ValueError(
-                f"the actions are {actions.tolist()}; each must be at least 0 and below "
-                f"{self.single_action_space.n}"
+                f"the actions are {actions.tolist()}; they must be {self.num_envs} whole numbers, "
+                f"each at least 0 and below {self.single_action_space.n}"
             )
-        self._games.send(actions)
+        self._games.send(actions.astype(np.int64))
 
     def recv(self) -> tuple[Any, ...]:
         obs, score, terminated, truncated, info = self._games.recv()
