@@ -42,6 +42,28 @@ def test_both_agents_of_a_preset_differ_in_the_encoder_alone(preset, capsys):
     assert changed == {"encoder", "parameters"}
 
 
+@pytest.mark.parametrize(("agent", "parameters"), [("dvrl", 4_336_264), ("rnn", 1_557_767)])
+def test_the_paper_preset_of_a_game_has_the_papers_sizes_and_constants(agent, parameters, capsys):
+    argv = ["--agent", agent, "--preset", "paper", "--variant", "deterministic", "--print-config"]
+    assert cli.main(["train", "atari:Pong", *argv]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["parameters"] == parameters
+    assert shown["world"] == {
+        "kind": "AtariConfig", "game": "Pong", "variant": "deterministic", "flicker": 0.5,
+        "max_frames": 400_000,
+    }  # fmt: skip
+    learner = shown["learner"]
+    assert (learner["n_envs"], learner["n_steps"], learner["n_grad"]) == (16, 5, 50)
+    assert (learner["gamma"], learner["clip_norm"], learner["elbo_weight"]) == (0.99, 0.5, 0.1)
+
+
+def test_a_run_of_a_game_is_called_after_it(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    argv = ["train", "atari:MsPacman", "--agent", "rnn", *TINY, "--steps", "20"]
+    assert cli.main(argv) == 0
+    assert (tmp_path / "runs/mspacman-stochastic-rnn-quick-s0/config.json").exists()
+
+
 def test_nested_flags_change_the_preset(capsys):
     flags = ["--sigma", "1.5", "--encoder.n-particles", "7", "--learner.no-bootstrap-cuts"]
     shown = config(capsys, *flags, "--seed", "4", "--steps", "1_000")
@@ -85,6 +107,9 @@ def test_bad_flags_exit_with_2_and_say_what_would_be_right(flags, words, capsys,
         (["train"], "needs a world"),
         (["train", "moon"], "there is no world 'moon'"),
         (["train", "gym:NoSuch-v0"], "Gymnasium cannot make"),
+        (["train", "atari:"], "there is no world 'atari:'"),
+        (["train", "atari:Pnog"], "there is no Atari game 'Pnog'; did you mean Pong?"),
+        (["train", "atari:Pong", "--preset", "tuned"], "no preset 'tuned' for Atari yet"),
         (["evaluate", "nowhere"], "nowhere does not exist"),
         (["show", "."], "has no config.json"),
         (["predict", "."], "has no config.json"),
@@ -275,10 +300,28 @@ def test_the_benchmark_prints_a_row_for_every_cell_and_writes_them(tmp_path, cap
     assert len(lines) == 1 + len(cells) + 3
 
 
+def test_a_game_is_measured_beside_its_emulators(tmp_path, capsys):
+    out = tmp_path / "bench.json"
+    arguments = ["bench", "atari", "--preset", "quick", "--agents", "rnn", "--envs", "2"]
+    measured = ["--repeats", "1", "--seconds", "0.2", "--device", "cpu", "--out", str(out)]
+    assert cli.main([*arguments, *measured]) == 0
+    alone, training = json.loads(out.read_text())["rows"]
+    assert alone["agent"] == "emulator"
+    share = training["steps_per_second"] / alone["steps_per_second"]
+    assert training["of_emulator"] == pytest.approx(share)
+    assert 0 < share < 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("of emulator")
+    assert lines[1].startswith("emulator")
+    assert lines[2].endswith(f"{share:.2f}")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ([], "dvrl bench hike"),
+        (["atari", "--game", "Nothing"], "there is no Atari game 'Nothing'"),
+        (["atari", "--envs", "0"], "envs is '0'; it must be whole numbers above 0"),
         (["check", "--only", "nothing"], "no check has a name like 'nothing'"),
         (["check", "--only", "("], "no regular expression"),
         (["hike", "--particles", "0"], "whole numbers above 0"),
