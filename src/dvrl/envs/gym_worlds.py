@@ -63,7 +63,6 @@ class GymWorlds:
         self.cut = False
         space = envs.single_observation_space
         self._pixels = space.dtype == np.uint8
-        self._dtype = torch.get_default_dtype()
         kind = torch.uint8 if self._pixels else torch.float32
         obs = kind, (self.n, *(space.shape or ()))
         number, flag = (torch.float32, (self.n,)), (torch.bool, (self.n,))
@@ -157,4 +156,4 @@ class GymWorlds:
         return {}
 
     def _seen(self, obs: Tensor) -> Float[Tensor, "N *obs"]:
-        return obs.to(self._dtype) / WHITE if self._pixels else obs
+        return obs / WHITE if self._pixels else obs
