@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from dvrl.agents.config import PolicyConfig
 from dvrl.core import losses, rows
 from dvrl.encoders.config import ParticleConfig
-from dvrl.encoders.particle import ParticleInfo
+from dvrl.encoders.particle_info import ParticleInfo
 from dvrl.envs import mountain_hike
 from dvrl.envs.config import MountainHikeConfig
 from dvrl.experiments.presets import preset

@@ -17,7 +17,7 @@ from dvrl.encoders.base import Update
 from dvrl.encoders.particle import ParticleBelief, ParticleEncoder
 from dvrl.encoders.recorder import Recorder, Replayed, Room
 from dvrl.fuse import fusable
-from dvrl.models import normed
+from dvrl.models import normed, packed
 from dvrl.models.normed import NormedSlopes, NormedWalk, NormedWeights
 from dvrl.models.replay import Moved
 from dvrl.models.vrnn import VRNN
@@ -40,11 +40,11 @@ class MoveRecorder(Recorder[ParticleBelief, NormedWeights, tuple]):
         self.encoder = encoder
         self.model = model
         self.norm = model.proposal_norm
-        super().__init__(encoder, model.embed_action, model.embed_obs, *model.movers)
+        super().__init__(encoder, model.embed_action, model.embed_obs, *packed.movers(model))
         self._records: Room[Record] = Room()
 
     def _pack(self) -> tuple[NormedWeights, tuple]:
-        return NormedWeights(self.model.move_weights(), self.norm.weight, self.norm.bias), ()
+        return NormedWeights(packed.move_weights(self.model), self.norm.weight, self.norm.bias), ()
 
     def _step(
         self,

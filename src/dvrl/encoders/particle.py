@@ -1,6 +1,5 @@
 """DVRL's encoder: a belief of K weighted particles (paper Sec. 3.3, Alg. 1)."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,6 +12,7 @@ from dvrl.core import smc, tree
 from dvrl.core.laws import Bernoulli, Gaussian, log_prob_of_sample
 from dvrl.core.scan import scan
 from dvrl.encoders.base import BeliefEncoder, Update
+from dvrl.encoders.particle_info import ParticleInfo
 from dvrl.encoders.recorder import Recorder
 from dvrl.models.replay import Moved
 from dvrl.models.vrnn import VRNN, GenerativeModel
@@ -24,49 +24,6 @@ class ParticleBelief(NamedTuple):
 
     h: Float[Tensor, "N K H"]
     log_w: Float[Tensor, "N K"]
-
-
-class ParticleInfo(NamedTuple):
-    """One update from inside, without gradients."""
-
-    log_w: Float[Tensor, "N K"]
-    ancestors: Int[Tensor, "N K"]
-    log_prior: Float[Tensor, "N K"]
-    log_decoder: Float[Tensor, "N K"]
-    log_proposal: Float[Tensor, "N K"]
-    vanished: Bool[Tensor, " N"]
-    """Rows whose weights all vanished and were made equal."""
-    o_mean: Float[Tensor, "N K ..."]
-    """Where each particle would have expected the observation: the decoder's mean. Of images
-    nothing while training."""
-    floor: Float[Tensor, "N F"]
-    """The least the model's loss can be, in nats; nothing (F = 0) of laws without such a bound."""
-
-    @classmethod
-    def metrics(cls, infos: Sequence["ParticleInfo"]) -> dict[str, Float[Tensor, ""]]:
-        log_w = torch.stack([i.log_w for i in infos])  # T, N, K
-        ancestors = torch.stack([i.ancestors for i in infos])
-        floor = torch.stack([i.floor for i in infos])
-        gap = {}
-        if floor.numel():
-            gap["belief/floor"] = floor.mean()
-            gap["belief/gap"] = -smc.log_mean_exp(log_w).mean() - floor.mean()
-        return gap | {
-            "belief/ess": smc.effective_sample_size(log_w).mean(),
-            "belief/distinct_ancestors": smc.distinct(ancestors).float().mean(),
-            "belief/weight_entropy": smc.weight_entropy(log_w).mean(),
-            "belief/log_prior": _finite_mean([i.log_prior for i in infos]),
-            "belief/log_decoder": _finite_mean([i.log_decoder for i in infos]),
-            "belief/log_proposal": _finite_mean([i.log_proposal for i in infos]),
-            "belief/revived": torch.stack([i.vanished for i in infos]).float().sum(),
-        }
-
-
-def _finite_mean(terms: Sequence[Float[Tensor, "N K"]]) -> Float[Tensor, ""]:
-    """The mean of what did not overflow."""
-    values = torch.stack(list(terms))
-    finite = values.isfinite()
-    return values.masked_fill(~finite, 0.0).sum() / finite.sum().clamp(min=1)
 
 
 class Evidence(NamedTuple):
@@ -209,10 +166,11 @@ class ParticleEncoder(BeliefEncoder[ParticleBelief]):
         images nobody has worked it out without normalisation."""
         from dvrl.encoders.move_recorder import MoveRecorder
         from dvrl.encoders.particle_recorder import ParticleRecorder
+        from dvrl.models import packed
 
         model, summary = self.model, self.summary
         if not (self.resample and isinstance(model, VRNN) and isinstance(summary, Summary)):
             return None
         if model.proposal_norm is not None:
             return MoveRecorder(self, model)
-        return ParticleRecorder(self, model, summary.cell) if model.plain else None
+        return ParticleRecorder(self, model, summary.cell) if packed.plain(model) else None

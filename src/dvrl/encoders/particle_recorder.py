@@ -13,11 +13,13 @@ from torch.nn import functional as F
 from dvrl import chance, kernels
 from dvrl.core import gru, smc, tree
 from dvrl.encoders.base import Update
-from dvrl.encoders.particle import ParticleBelief, ParticleEncoder, ParticleInfo
+from dvrl.encoders.particle import ParticleBelief, ParticleEncoder
+from dvrl.encoders.particle_info import ParticleInfo
 from dvrl.encoders.recorder import Recorder, Replayed, Room
 from dvrl.encoders.weigh import Weighed, WeighTape, WeighWeights, weigh
 from dvrl.encoders.weigh import replay as replay_weights
 from dvrl.fuse import fusable, product
+from dvrl.models import packed
 from dvrl.models.replay import Moved, move
 from dvrl.models.replay import replay as replay_moves
 from dvrl.models.vrnn import VRNN
@@ -67,7 +69,7 @@ class ParticleRecorder(Recorder[ParticleBelief, Weights, ActingWeights]):
         self.encoder = encoder
         self.model = model
         self.summary = summary
-        super().__init__(encoder, model.embed_action, model.embed_obs, *model.laws, summary)
+        super().__init__(encoder, model.embed_action, model.embed_obs, *packed.laws(model), summary)
         self._kept: Room[Kept] = Room()
         self._tapes: Room[WeighTape] = Room()
         self._unremembered: Room[Record] = Room()
@@ -75,11 +77,11 @@ class ParticleRecorder(Recorder[ParticleBelief, Weights, ActingWeights]):
 
     def _pack(self) -> tuple[Weights, ActingWeights]:
         model, cell = self.model, self.summary
-        move_weights = model.move_weights()
+        move_weights = packed.move_weights(model)
         gates, bias = new_gate_first(cell.weight_ih), new_gate_first(cell.bias_ih)
-        of_h, of_e, of_weight = gates.split([cell.hidden_size, model.sizes[2], 1], 1)
+        of_h, of_e, of_weight = gates.split([cell.hidden_size, packed.sizes(model)[2], 1], 1)
         weighing = WeighWeights(
-            **model.weighing(),
+            **packed.weighing(model),
             summary_h=of_h,
             summary_e=of_e,
             summary_w=of_weight[:, 0],
@@ -87,8 +89,8 @@ class ParticleRecorder(Recorder[ParticleBelief, Weights, ActingWeights]):
             state=cell.weight_hh,
             state_bias=cell.bias_hh,
         )
-        acting = ActingWeights(*model.contexts(move_weights))
-        return Weights(move_weights, weighing, *model.weighing_contexts()), acting
+        acting = ActingWeights(*packed.contexts(model, move_weights))
+        return Weights(move_weights, weighing, *packed.weighing_contexts(model)), acting
 
     def _step(
         self,
@@ -130,7 +132,7 @@ class ParticleRecorder(Recorder[ParticleBelief, Weights, ActingWeights]):
 
     def _split(self, contexts: Float[Tensor, "N C"]) -> tuple[Tensor, ...]:
         """For moves, prior and decoder."""
-        h, q, _, _, p, d, _ = self.model.sizes
+        h, q, _, _, p, d, _ = packed.sizes(self.model)
         return contexts.split([3 * h + q, p, d], -1)
 
     @fusable
@@ -153,7 +155,7 @@ class ParticleRecorder(Recorder[ParticleBelief, Weights, ActingWeights]):
     @cached_property
     def _kernels(self) -> tuple[ModuleType, ModuleType] | None:
         """The step and the scan as Triton kernels, where they know sizes and scheme."""
-        sizes, k = self.model.sizes, self.encoder.n_particles
+        sizes, k = packed.sizes(self.model), self.encoder.n_particles
         step = kernels.find("dvrl.encoders.step_triton", self.encoder.h_0)
         scan = kernels.find("dvrl.core.scan_triton", self.encoder.h_0)
         if step is None or scan is None or self.encoder.resample is not smc.systematic:
@@ -185,7 +187,7 @@ class ParticleRecorder(Recorder[ParticleBelief, Weights, ActingWeights]):
 
     def _blank(self, belief: ParticleBelief) -> Record:
         """A record nobody has written to yet."""
-        h, q, e, z, p, d, o = self.model.sizes
+        h, q, e, z, p, d, o = packed.sizes(self.model)
         n, k = belief.log_w.shape
 
         def new(*sizes: int) -> list[Tensor]:

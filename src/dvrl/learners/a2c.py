@@ -16,7 +16,8 @@ from dvrl.fuse import fusable
 from dvrl.learners.config import A2CConfig
 from dvrl.learners.group import ALONE, Group
 from dvrl.learners.optimiser import Optimiser
-from dvrl.rollout.segment import Act, Carry, Outcome, Segment, collect, record
+from dvrl.rollout.record import record
+from dvrl.rollout.segment import Act, Carry, Outcome, Segment, collect
 
 
 class A2C:

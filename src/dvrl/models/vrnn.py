@@ -11,21 +11,17 @@ from abc import ABC, abstractmethod
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from dvrl.core.laws import Bernoulli, Gaussian
-from dvrl.models.walk import MoveWeights
 from dvrl.nets.layers import (
-    Affine,
     ContextGRUCell,
     ContextLinear,
     GaussianHead,
     embed_action,
     mlp,
-    new_gate_first,
 )
 from dvrl.nets.norm import BatchNorm
-from dvrl.nets.sight import Sight, VectorDecoder
+from dvrl.nets.sight import Sight
 
 
 class GenerativeModel(nn.Module, ABC):
@@ -116,87 +112,3 @@ class VRNN(GenerativeModel):
         x: Float[Tensor, "N X"],
     ) -> Float[Tensor, "N K H"]:
         return self._transition(e, torch.cat([x, a], -1), h_tm1)
-
-    @property
-    def movers(self) -> tuple[nn.Module, ...]:
-        """What moves particles, the embeddings of observation and action apart."""
-        norm = () if self.proposal_norm is None else (self.proposal_norm,)
-        return self.embed_latent, self._proposal, *norm, self._proposal_head, self._transition
-
-    @property
-    def laws(self) -> tuple[nn.Module, ...]:
-        """All but the embeddings of observation and action."""
-        return (
-            self.embed_latent, self._proposal, self._proposal_head, self._prior, self._prior_head,
-            self._decoder, self._transition,
-        )  # fmt: skip
-
-    def move_weights(self) -> MoveWeights:
-        """What moves particles - phi^z, proposal and transition - packed for `models.replay`."""
-        q, head, cell = self._proposal, self._proposal_head, self._transition
-        embed, embed_bias = self.embed_latent.parameters()
-        w_own, w_context = cell.weight_ih.split(cell.split, 1)
-        q_own, q_context = q.weight.split(q.split, 1)
-        head_weight, head_bias = head.packed()
-        return MoveWeights(
-            context=torch.cat([new_gate_first(w_context), q_context]),
-            context_bias=torch.cat([new_gate_first(cell.bias_ih), torch.zeros_like(q.bias)]),
-            state=torch.cat([cell.weight_hh, q_own]),
-            state_bias=torch.cat([cell.bias_hh, q.bias]),
-            head=head_weight,
-            head_bias=head_bias,
-            embed=embed,
-            embed_bias=embed_bias,
-            gates=new_gate_first(w_own),
-        )
-
-    def weighing_contexts(self) -> tuple[Affine, Affine]:
-        """The layers by which a speaks to prior and decoder."""
-        prior, decoder = self._prior, self._vector_decoder.first
-        return (
-            Affine(prior.weight[:, prior.split[0] :], prior.bias),
-            Affine(decoder.weight[:, decoder.split[0] :], decoder.bias),
-        )
-
-    def contexts(self, w: MoveWeights) -> tuple[Tensor, Tensor]:
-        """What [x, a] says to moves, prior and decoder as one layer; the latter two see only a."""
-        weights, biases = zip(*self.weighing_contexts(), strict=True)
-        blind = w.context.shape[1] - weights[0].shape[1]
-        alone = [F.pad(weight, (blind, 0)) for weight in weights]
-        return torch.cat([w.context, *alone]), torch.cat([w.context_bias, *biases])
-
-    def weighing(self) -> dict[str, Tensor]:
-        """Prior and decoder apart from their contexts, by the names of `WeighWeights`."""
-        of = self._vector_decoder
-        prior, decoder = (m.weight[:, : m.split[0]] for m in (self._prior, of.first))
-        prior_head, prior_head_bias = self._prior_head.packed()
-        dec_head, dec_head_bias = of.head.packed()
-        e_dim = self._transition.split[0]
-        return {
-            "prior": prior,
-            "prior_head": prior_head,
-            "prior_head_bias": prior_head_bias,
-            "dec_e": decoder[:, :e_dim],
-            "dec_h": decoder[:, e_dim:],
-            "dec_hidden": of.hidden.weight,
-            "dec_hidden_bias": of.hidden.bias,
-            "dec_head": dec_head,
-            "dec_head_bias": dec_head_bias,
-        }
-
-    @property
-    def plain(self) -> bool:
-        """Whether it decodes vectors and normalises nothing: the short way there is worked out."""
-        return isinstance(self._decoder, VectorDecoder) and self.proposal_norm is None
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Of h, the proposal's hidden layer, phi^z, z, hidden layers of prior and decoder, o."""
-        h, z = self._prior.split[0], self._prior_head.mean.out_features
-        decoder = self._vector_decoder
-        return h, h, h, z, h, decoder.hidden.in_features, decoder.head.mean.out_features
-
-    @property
-    def _vector_decoder(self) -> VectorDecoder:
-        assert isinstance(self._decoder, VectorDecoder), "it decodes images"
-        return self._decoder

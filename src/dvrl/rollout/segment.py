@@ -11,10 +11,8 @@ from torch import Tensor
 from dvrl.agents.actor_critic import ActorCritic, Choice, Decision
 from dvrl.core import tree
 from dvrl.encoders.base import Info
-from dvrl.encoders.recorder import Recorder
 from dvrl.envs.worlds import Step, Worlds, nothing
 from dvrl.fuse import fusable
-from dvrl.nets.norm import unwatched
 
 Chosen = TypeVar("Chosen", Decision, Choice)
 Act = Callable[[tuple, Float[Tensor, "N A"], Float[Tensor, "N *obs"]], Decision]
@@ -167,44 +165,6 @@ def collect(
         agent, act, value, worlds, carry, n_steps, bootstrap_cuts
     )
     judged = _stacked([(d.log_prob, d.entropy, d.value, d.model_loss) for d in decisions])
-    return Segment(*experience, *judged), carry
-
-
-def record(
-    agent: ActorCritic,
-    recorder: Recorder,
-    generator: torch.Generator,
-    worlds: Worlds,
-    carry: Carry,
-    n_steps: int,
-    bootstrap_cuts: bool,
-) -> tuple[Segment, Carry]:
-    """`collect` by an encoder that acts first and derives later: the same gradients, sooner.
-
-    What was done is known when the last action is: it is judged while the worlds take that one.
-    """
-    actions, judged = [], []
-
-    def act(*seen) -> Choice:
-        update = recorder.step(*seen, generator)
-        action = agent.choose(update.feature, agent.policy.noise(worlds.n, generator))
-        actions.append(action[0])
-        return Choice(update.belief, *action, update.info)
-
-    def value(*seen) -> Float[Tensor, " N"]:
-        feature = recorder.look(*seen, generator).feature
-        agent.policy.noise(worlds.n, generator)  # as much chance as `collect` spends
-        return agent.worth(feature)
-
-    def derive(firsts: list[Bool[Tensor, " N"]]) -> None:
-        with torch.enable_grad(), unwatched():  # acting has seen it all
-            feature, loss = recorder.replay(torch.stack(firsts))
-            judged.extend((*agent.judge(feature, torch.stack(actions)), loss))
-
-    with torch.no_grad():
-        experience, _, carry = act_through(
-            agent, act, value, worlds, carry, n_steps, bootstrap_cuts, derive
-        )
     return Segment(*experience, *judged), carry
 
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from dvrl import chance
 from dvrl.core import smc
 from dvrl.encoders.config import ParticleConfig
-from dvrl.encoders.particle import ParticleBelief, ParticleEncoder, ParticleInfo
+from dvrl.encoders.particle import ParticleBelief, ParticleEncoder
+from dvrl.encoders.particle_info import ParticleInfo
 from dvrl.envs.flicker import FlickerVector
 from dvrl.envs.gym_worlds import WHITE, GymWorlds
 from dvrl.envs.worlds import Worlds

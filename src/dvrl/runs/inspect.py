@@ -9,7 +9,7 @@ import torch
 
 from dvrl.encoders import exact
 from dvrl.encoders.config import ParticleConfig
-from dvrl.encoders.particle import ParticleInfo
+from dvrl.encoders.particle_info import ParticleInfo
 from dvrl.envs import mountain_hike
 from dvrl.envs.config import MountainHikeConfig
 from dvrl.envs.mountain_hike import MountainHike
