@@ -47,6 +47,19 @@ def test_engines_that_agree_are_found_to_agree():
         assert all(f.value == 0 for f in findings), name
 
 
+def test_games_are_compared_in_double_precision():
+    pytest.importorskip("ale_py")
+    for name, config in check.game_configs().items():
+        encoder = replace(SMALL[name.split(",")[0]], batch_norm=True)
+        learner = replace(config.learner, n_envs=2)
+        config = replace(config, encoder=encoder, learner=learner)
+        findings = list(check.in_double(config, torch.device("cpu")))
+        assert len(findings) == len(check.LOSSES) + 3
+        assert all(f.value == 0 for f in findings), name
+        assert {f.bound for f in findings} == {1, check.PRECISE}
+    assert torch.get_default_dtype() == torch.float32
+
+
 def test_engines_that_differ_are_found_to_differ(monkeypatch):
     launch = Pieces.launch
     monkeypatch.setattr(Pieces, "launch", lambda engine, lr: launch(engine, lr * 1.01))
