@@ -357,6 +357,7 @@ def test_a_game_has_one_name_however_it_is_written(name):
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
+        ("ALE/Pong-v5", "there is no Atari game 'ALE/Pong-v5'; did you mean Pong?"),
         ("Pongg", "there is no Atari game 'Pongg'; did you mean Pong?"),
         ("Chopper", "there is no Atari game 'Chopper'; did you mean ChopperCommand or Gopher?"),
         ("Go", "there is no Atari game 'Go'; names look like Pong or MsPacman"),

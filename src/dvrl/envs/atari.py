@@ -33,7 +33,8 @@ def rom_name(game: str) -> str:
             # Asked to load it, the emulator would end the process.
             raise ValueError(f"the emulator has the game {game!r} but does not know how to play it")
         return rom
-    close = difflib.get_close_matches(asked, roms, n=3)
+    within = sorted((name for name in roms if len(name) > 3 and name in asked), key=len)
+    close = within[-1:] or difflib.get_close_matches(asked, roms, n=3)  # ALE/Pong-v5 means Pong
     names = [roms[name].title().replace("_", "") for name in close]
     hint = f"did you mean {' or '.join(names)}?" if names else "names look like Pong or MsPacman"
     raise ValueError(f"there is no Atari game {game!r}; {hint}")
