@@ -57,9 +57,10 @@ def test_the_paper_preset_of_a_game_has_the_papers_sizes_and_constants(agent, pa
     assert (learner["gamma"], learner["clip_norm"], learner["elbo_weight"]) == (0.99, 0.5, 0.1)
 
 
-def test_a_run_of_a_game_is_called_after_it(capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize("spelled", ["MsPacman", "ms_pacman", "Ms Pacman"])
+def test_a_run_of_a_game_is_called_after_it(spelled, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    argv = ["train", "atari:MsPacman", "--agent", "rnn", *TINY, "--steps", "20"]
+    argv = ["train", f"atari:{spelled}", "--agent", "rnn", *TINY, "--steps", "20"]
     assert cli.main(argv) == 0
     assert (tmp_path / "runs/mspacman-stochastic-rnn-quick-s0/config.json").exists()
 
@@ -87,6 +88,9 @@ def test_nested_flags_change_the_preset(capsys):
         (["--preset", "best"], "there are paper, tuned, quick"),
         (["--steps", "0"], "at least 1"),
         (["--threads", "0"], "at least 1"),
+        (["--steps", "-5"], "steps is -5; it must be at least 1"),
+        (["--seed", "-1"], "seed is -1; it must be at least 0"),
+        (["--encoder.batch-norm", "--learner.n-envs", "1"], "batch norm centres over environments"),
     ],
 )
 def test_bad_flags_exit_with_2_and_say_what_would_be_right(flags, words, capsys, tmp_path):
@@ -166,7 +170,7 @@ def test_a_hike_is_shown_not_predicted(capsys, tmp_path):
     argv = ["train", "mountain-hike", *TINY, "--out", str(tmp_path)]
     assert cli.main(argv) == 0
     assert cli.main(["predict", str(tmp_path)]) == 2
-    assert "dvrl show draws the belief there" in capsys.readouterr().err
+    assert "of hikes, dvrl show draws the belief" in capsys.readouterr().err
 
 
 def test_another_config_in_the_same_directory_exits_with_2(capsys, tmp_path):

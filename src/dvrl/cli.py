@@ -30,7 +30,7 @@ Deep variational reinforcement learning: agents that act on a learned belief.
   dvrl evaluate RUN   play a run's agent with frozen weights and print what it earns
   dvrl show RUN       draw a run's learning curve and what it sees, and build its page
   dvrl predict RUN    draw what a run's agent expects to see next, where it sees images
-  dvrl bench WHAT     measure this machine: hike (training speed), check (engines agree)
+  dvrl bench WHAT     measure this machine: hike, atari (training speed), check (engines agree)
 
 WORLD is mountain-hike, atari:GAME for a flickering Atari game (atari:Pong), or gym:ID for a
 Gymnasium environment (gym:CartPole-v1).
@@ -141,7 +141,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return commands[argv[0]](argv[1:])
     except KeyboardInterrupt:
-        print("stopped at once; what was saved before is whole", file=sys.stderr)
+        saved = "; what was saved before is whole" if argv[0] == "train" else ""
+        print(f"stopped at once{saved}", file=sys.stderr)
         return 130
     except UsageError as error:
         # Of processes that train together all make the same mistake: one tells.
@@ -234,13 +235,16 @@ def parse_train(argv: list[str]) -> Train:
         config = preset(chosen.preset, chosen.agent, parse_world(name), **changes)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    args = tyro.cli(
-        Train,
-        args=[re.sub(r"^--(sigma|variant)(?==|$)", r"--world.\1", arg) for arg in rest],
-        default=Train(config),
-        prog=f"dvrl train {name}",
-        config=(tyro.conf.AvoidSubcommands,),
-    )
+    try:
+        args = tyro.cli(
+            Train,
+            args=[re.sub(r"^--(sigma|variant)(?==|$)", r"--world.\1", arg) for arg in rest],
+            default=Train(config),
+            prog=f"dvrl train {name}",
+            config=(tyro.conf.AvoidSubcommands,),
+        )
+    except ValueError as error:  # of the run as a whole
+        raise UsageError(str(error)) from error
     if args.seeds is not None and any(re.fullmatch(r"--seed(=.*)?", arg) for arg in rest):
         raise UsageError("both --seed and --seeds were given; give one of them")
     return args
@@ -253,7 +257,9 @@ def parse_world(name: str) -> WorldConfig:
     if kind == "gym" and rest:
         return GymConfig(rest)
     if kind == "atari" and rest:
-        return AtariConfig(rest)
+        from dvrl.envs.atari import game_name
+
+        return AtariConfig(game_name(rest))
     raise UsageError(f"there is no world {name!r}; there are mountain-hike, atari:GAME and gym:ID")
 
 

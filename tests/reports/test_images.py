@@ -244,7 +244,7 @@ def test_a_page_of_atari_holds_curve_film_and_predictions(tmp_path):
     assert [kind for kind, _ in inside] == ["png", "gif", "png", "png"]
     assert [base64.b64decode(data) for _, data in inside] == [p.read_bytes() for p in pictures]
     assert not re.findall(r'(?:src|href)="(?!data:)', text)
-    assert "The first 5 decisions of a game, return 10" in text
+    assert "The first 5 decisions of a game, return so far 10" in text
     assert "after 4,000 decisions" in text
 
 
@@ -255,7 +255,7 @@ def test_the_film_on_a_page_is_short_and_says_of_what_it_is_the_beginning(tmp_pa
     save(RunFiles(root).trace("episode"), seen)
     page, (_, gif) = build_page(root)
     assert len(frames(gif.read_bytes())) == 3
-    assert "The first 3 decisions of a game, return 6" in page.read_text()
+    assert "The first 3 decisions of a game, return so far 6" in page.read_text()
     monkeypatch.setattr("dvrl.reports.page.FRAMES", 300)
     assert "All 5 decisions of a game, return 10" in build_page(root)[0].read_text()
 

@@ -173,7 +173,7 @@ def sees(agent: str, world=None) -> Player:
 
 
 @pytest.mark.parametrize("agent", ["dvrl", "rnn"])
-def test_bytes_are_seen_as_in_training_and_other_numbers_as_they_are(agent):
+def test_bytes_are_seen_as_in_training_and_so_are_floats_that_are_scaled(agent):
     screens, _ = AtariGames("Pong", 2).reset(seed=0)
     assert screens.dtype == np.uint8
     trained_on = AtariConfig("Pong", flicker=0.0).make(2, 0, "cpu").reset()
@@ -183,7 +183,10 @@ def test_bytes_are_seen_as_in_training_and_other_numbers_as_they_are(agent):
         return player.predict(obs, player.initial(2)).value
 
     assert np.array_equal(value(screens), value(trained_on.numpy()))
-    assert not np.array_equal(value(screens), value(screens.astype(np.float32)))
+    assert np.array_equal(value(screens), value(screens.astype(np.float32) / 255))
+    for kind in (np.float32, np.int64):
+        with pytest.raises(UsageError, match=r"to 236; they must be bytes \(uint8\), or floats"):
+            value(screens.astype(kind))
 
 
 def test_bytes_of_a_world_of_real_numbers_are_numbers(trained):

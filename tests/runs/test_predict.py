@@ -232,8 +232,8 @@ def test_a_world_that_cannot_be_made_here_has_no_traces(lamp, tmp_path):
     ("settings", "words"),
     [
         (config(agent="rnn"), "the RNN, which has no model to predict with"),
-        (config(GymConfig("CartPole-v1")), "vectors .* dvrl show draws the belief there"),
-        (RunConfig(), "vectors .* dvrl show draws the belief there"),
+        (config(GymConfig("CartPole-v1")), "vectors .*of hikes, dvrl show draws the belief"),
+        (RunConfig(), "vectors .*of hikes, dvrl show draws the belief"),
         (config(), "has no checkpoint yet"),
     ],
 )

@@ -26,7 +26,7 @@ def rom_name(game: str) -> str:
     """`MsPacman` as `ms_pacman`, the emulator's own name; or a sentence that there is none."""
     ale = _ale()
     roms = {rom.replace("_", ""): rom for rom in ale.roms.get_all_rom_ids()}
-    asked = game.replace("_", "").lower()
+    asked = game.replace("_", "").replace(" ", "").lower()
     if asked in roms:
         rom = roms[asked]
         if ale.ALEInterface.isSupportedROM(ale.roms.get_rom_path(rom)) is None:
@@ -38,6 +38,11 @@ def rom_name(game: str) -> str:
     names = [roms[name].title().replace("_", "") for name in close]
     hint = f"did you mean {' or '.join(names)}?" if names else "names look like Pong or MsPacman"
     raise ValueError(f"there is no Atari game {game!r}; {hint}")
+
+
+def game_name(game: str) -> str:
+    """The game as it is called here, however it was spelled: `ms_pacman` as `MsPacman`."""
+    return rom_name(game).title().replace("_", "")
 
 
 def action_space(game: str) -> gym.spaces.Discrete:

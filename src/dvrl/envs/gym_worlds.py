@@ -25,7 +25,8 @@ def make_env(id: str) -> gym.Env:
     try:
         return gym.make(id)
     except (gym.error.Error, ImportError, ModuleNotFoundError) as error:
-        raise ValueError(f"Gymnasium cannot make {id!r}: {error}") from error
+        hint = " (Atari games are worlds of their own: atari:Pong)" if "ALE" in id else ""
+        raise ValueError(f"Gymnasium cannot make {id!r}: {error}{hint}") from error
 
 
 class GymWorlds:

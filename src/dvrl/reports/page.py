@@ -88,7 +88,8 @@ def film_caption(run: RunData, episode: dict[str, np.ndarray]) -> str:
     if "belief" in episode:
         panels += ", what it takes that for (the weighted mean over its particles; a blank screen "
         panels += "is expected blank)"
-    return f"{played}, return {score.sum():g}: {panels}."
+    so_far = "" if over else " so far"
+    return f"{played}, return{so_far} {score.sum():g}: {panels}."
 
 
 def figure_block(picture: Picture) -> str:

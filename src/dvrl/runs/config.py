@@ -48,6 +48,16 @@ class RunConfig:
         if self.seed >= 2**32:
             raise ValueError(f"seed is {self.seed}; it must be below 2**32")
         checks.at_least(self, 1, "steps", "log_every")
+        if self.normalised and self.learner.n_envs < 2:
+            raise ValueError(
+                "n_envs is 1 and batch norm centres over environments; n_envs must be at least 2, "
+                "or encoder.batch_norm and policy.batch_norm off"
+            )
+
+    @property
+    def normalised(self) -> bool:
+        """Whether anything is normalised over environments."""
+        return self.encoder.batch_norm or self.policy.batch_norm
 
 
 def to_data(config: RunConfig) -> dict[str, Any]:

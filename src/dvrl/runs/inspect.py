@@ -63,8 +63,8 @@ def record_predictions(
         raise UsageError(f"{files.root} is a run of the RNN, which has no model to predict with")
     if not world_spec(config).image:
         raise UsageError(
-            f"{files.root} has vectors for observations, not images; dvrl show draws the belief "
-            "there"
+            f"{files.root} has vectors for observations; dvrl predict draws images (of hikes, dvrl "
+            "show draws the belief)"
         )
     player = load(run, particles=particles, seed=seed, device=device)
     watched = watch(player, steps, seed)

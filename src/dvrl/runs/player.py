@@ -79,8 +79,8 @@ class Player:
     ) -> Prediction:
         """Actions for observations `obs` (rows are environments), given what went before.
 
-        Bytes of a world that shows bytes are scaled to [0, 1], as in training; other numbers are
-        taken as they are. `first` marks rows whose episode begins here: their memory is replaced by
+        Bytes of a world that shows bytes are scaled to [0, 1], as in training; floats must lie
+        there already. `first` marks rows whose episode begins here: their memory is replaced by
         the initial one.
         """
         if not isinstance(memory, Memory):
@@ -88,9 +88,7 @@ class Player:
                 "predict needs the memory of what went before: start an episode with "
                 "memory = player.initial(n) and pass on prediction.memory, or use player.session()"
             )
-        o_t = torch.as_tensor(np.asarray(obs, np.float32), device=self.device)
-        if self._bytes and np.asarray(obs).dtype == np.uint8:
-            o_t = o_t / WHITE
+        o_t = torch.as_tensor(self._scaled(np.asarray(obs)), device=self.device)
         n = memory.a_tm1.shape[0]
         if o_t.shape != (n, *self.spec.obs_shape):
             raise UsageError(
@@ -111,6 +109,17 @@ class Player:
             decision.value.cpu().numpy(),
             decision.info,
         )
+
+    def _scaled(self, obs: np.ndarray) -> np.ndarray:
+        """Numbers as networks see them; bytes of images between 0 and 1."""
+        if self._bytes and obs.dtype == np.uint8:
+            return obs.astype(np.float32) / WHITE
+        if self._bytes and not (obs.dtype.kind == "f" and (obs >= 0).all() and (obs <= 1).all()):
+            raise UsageError(
+                f"images are {obs.dtype}, from {obs.min():g} to {obs.max():g}; they must be bytes "
+                "(uint8), or floats from 0 to 1"
+            )
+        return obs.astype(np.float32)
 
     def session(self, deterministic: bool = False) -> "Session":
         """Play one environment; the session keeps the memory."""

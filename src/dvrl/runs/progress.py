@@ -30,6 +30,8 @@ class Status(NamedTuple):
     """Mean return of the last finished episodes."""
     elbo: float | None
     """Model loss in nats per step."""
+    gap: float | None = None
+    """How far that is above its floor, where there is one."""
 
 
 @runtime_checkable
@@ -126,7 +128,9 @@ def choose_displays(labels: Sequence[str]) -> list[Display]:
 
 def _words(status: Status) -> str:
     parts = [f"return {status.recent_return:.1f}"] if status.recent_return is not None else []
-    if status.elbo:
+    if status.gap is not None:
+        parts.append(f"model gap {status.gap:.1f} nats/step")
+    elif status.elbo:
         parts.append(f"model {status.elbo:.2f} nats/step")
     return "  ".join([*parts, f"{status.speed:,.0f} steps/s"])
 

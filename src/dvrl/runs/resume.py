@@ -3,6 +3,7 @@
 import platform
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -124,6 +125,8 @@ def write_start(files: RunFiles, device: torch.device) -> None:
             versions[name] = version(name)
         except PackageNotFoundError:
             versions[name] = "unknown"
+    with suppress(PackageNotFoundError):  # an extra
+        versions["ale-py"] = version("ale-py")
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     starts.append(
         {

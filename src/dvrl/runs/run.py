@@ -180,9 +180,8 @@ class Run:
         seconds = max(time.monotonic() - self.began, 1e-9)
         recent = sum(self.recent) / len(self.recent) if self.recent else None
         speed = (self.trainer.steps - self.began_step) / seconds
-        return Status(
-            self.trainer.steps, self.config.steps, speed, recent, metrics.get("loss/elbo")
-        )
+        model = metrics.get("loss/elbo"), metrics.get("belief/gap")
+        return Status(self.trainer.steps, self.config.steps, speed, recent, *model)
 
     def write_status(self, state: str) -> None:
         """The heartbeat: what the run does and how far it is."""

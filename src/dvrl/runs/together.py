@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from dvrl.learners.group import ALONE, Group
+from dvrl.runs.config import RunConfig
 from dvrl.runs.errors import Interrupted, UsageError
 
 
@@ -32,8 +33,9 @@ def processes(device: torch.device) -> Iterator[Group]:
         dist.destroy_process_group()
 
 
-def check_shares(n_envs: int, n_runs: int, size: int) -> None:
+def check_shares(config: RunConfig, n_runs: int, size: int) -> None:
     """Environments must be divisible among the processes, and there must be one run."""
+    n_envs = config.learner.n_envs
     if size > 1 and n_runs > 1:
         raise UsageError(
             "several seeds cannot train over several processes; leave out --seeds, or torchrun"
@@ -41,4 +43,9 @@ def check_shares(n_envs: int, n_runs: int, size: int) -> None:
     if n_envs % size:
         raise UsageError(
             f"learner.n_envs is {n_envs} and there are {size} processes; n_envs must be a multiple"
+        )
+    if config.normalised and n_envs // size < 2:
+        raise UsageError(
+            f"learner.n_envs is {n_envs} and there are {size} processes; batch norm needs at least "
+            "two environments in each"
         )

@@ -76,7 +76,7 @@ def train_many(
         numerics(threads, precision),
         processes(where) as group,
     ):
-        check_shares(runs[0][0].learner.n_envs, len(runs), group.size)
+        check_shares(runs[0][0], len(runs), group.size)
         if not group.leads:
             config, out = runs[0]
             Follower(config, RunFiles(Path(out)), where, group).loop()
@@ -128,7 +128,7 @@ def take_turns(runs: Sequence[Run], stop: StopFlag, checkpoint_seconds: float) -
     unfinished = [run for run in runs if run.trainer.steps < run.config.steps]
     if unfinished and stop.signal_number is not None:
         steps = ", ".join(f"{run.trainer.steps:,}" for run in unfinished)
-        raise Interrupted(
-            stop.signal_number,
-            f"stopped at step {steps}, saved; the same command continues from here",
-        )
+        said = f"stopped at step {steps}, saved; the same command continues from here"
+        if not any(run.trainer.steps for run in unfinished):
+            said = "stopped before anything was trained; the same command begins anew"
+        raise Interrupted(stop.signal_number, said)
