@@ -141,13 +141,14 @@ def bench_hike(args: BenchHike) -> int:
 
 
 def bench_atari(args: BenchAtari) -> int:
+    from dvrl.envs.atari import game_name
+
     numbers = {name: parse_numbers(name, getattr(args, name)) for name in ("particles", "envs")}
-    world = AtariConfig(args.game, args.variant)
     try:
-        world.spaces()
+        game = game_name(args.game)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    return measure(args, numbers | {"runs": [1]}, world)
+    return measure(args, numbers | {"runs": [1]}, AtariConfig(game, args.variant))
 
 
 def measure(

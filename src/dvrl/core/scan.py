@@ -96,42 +96,35 @@ def _(d_last: Tensor, before: Tensor, tape: Tensor, weight: Tensor) -> Tensor:
 
 @scan_last.register_kernel("cuda")
 def _(gates_i: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    found = _kernels(weight)
+    if found is None:
+        return scan_last._init_fn(gates_i, weight, bias)
     last = gates_i.new_empty(gates_i.shape[0], weight.shape[1])
-    return last if _by_kernel(gates_i, weight, bias, (last,)) else _scan(gates_i, weight, bias)[0]
+    found.forward(gates_i, weight, bias, (last,), tf32=kernels.tf32())
+    return last
 
 
 @scan_taped.register_kernel("cuda")
 def _(gates_i: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    room = _taped_room(gates_i, weight)
-    return room if _by_kernel(gates_i, weight, bias, room) else _scan(gates_i, weight, bias)
+    found = _kernels(weight)
+    if found is None:
+        return scan_taped._init_fn(gates_i, weight, bias)
+    results = _taped_room(gates_i, weight)
+    found.forward(gates_i, weight, bias, results, tf32=kernels.tf32())
+    return results
 
 
 @scan_back.register_kernel("cuda")
 def _(d_last: Tensor, before: Tensor, tape: Tensor, weight: Tensor) -> Tensor:
-    whole, cell = _kernels(weight)
-    if whole is not None:
-        return whole.backward(d_last, before, tape, weight, tf32=kernels.tf32())
-    if cell is not None:
-        return cell.backward(d_last, before, tape, weight)
-    return scan_back._init_fn(d_last, before, tape, weight)
+    found = _kernels(weight)
+    if found is None:
+        return scan_back._init_fn(d_last, before, tape, weight)
+    return found.backward(d_last, before, tape, weight, tf32=kernels.tf32())
 
 
-def _by_kernel(gates_i: Tensor, weight: Tensor, bias: Tensor, results: tuple[Tensor, ...]) -> bool:
-    """Whether there were kernels to write the results."""
-    whole, cell = _kernels(weight)
-    if whole is not None:
-        whole.forward(gates_i, weight, bias, results, tf32=kernels.tf32())
-    elif cell is not None:
-        cell.forward(gates_i, weight, bias, results)
-    return whole is not None or cell is not None
-
-
-def _kernels(weight: Tensor) -> tuple[ModuleType | None, ModuleType | None]:
-    """The scan as a whole, where there is a kernel for the size; and a step of it."""
-    whole = kernels.find("dvrl.core.scan_triton", weight)
-    if whole is not None and not whole.supports(weight.shape[1]):
-        whole = None
-    return whole, kernels.find("dvrl.core.cell_triton", weight)
+def _kernels(weight: Tensor) -> ModuleType | None:
+    """The Triton kernels."""
+    return kernels.find("dvrl.core.scan_triton", weight)
 
 
 def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:

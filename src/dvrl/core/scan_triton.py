@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from dvrl.core import cell_triton
+
 
 @triton.jit
 def _product(w, x):
@@ -214,7 +216,7 @@ MANY = 256
 
 
 def supports(hidden: int) -> bool:
-    """Sizes whose weights fit one program."""
+    """Sizes whose weights fit one program; others go input by input (core.cell_triton)."""
     return hidden in (16, 32, 64, 128)
 
 
@@ -228,6 +230,8 @@ def forward(
 ) -> None:
     """core.scan.scan_taped, written to `results`; if there is but one, the last state alone."""
     n, length, hidden = *gates_i.shape[:2], weight.shape[1]
+    if not supports(hidden):
+        return cell_triton.forward(gates_i, weight, bias, results)
     taped = len(results) > 1
     last, before, tape = results if taped else 3 * results
     tensors = gates_i.contiguous(), weight.contiguous(), bias.contiguous(), last, before, tape
@@ -242,6 +246,8 @@ def forward(
 def backward(d_last: Tensor, before: Tensor, tape: Tensor, weight: Tensor, tf32: bool) -> Tensor:
     """core.scan.scan_back."""
     n, length, hidden = before.shape
+    if not supports(hidden):
+        return cell_triton.backward(d_last, before, tape, weight)
     d_gates = torch.empty_like(tape)
     tensors = d_last.contiguous(), before, tape, weight.contiguous(), d_gates
     if tf32 and n >= MANY:

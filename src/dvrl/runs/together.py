@@ -1,6 +1,7 @@
 """One run over several processes, as torchrun starts them."""
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,9 @@ import torch.distributed as dist
 from dvrl.learners.group import ALONE, Group
 from dvrl.runs.config import RunConfig
 from dvrl.runs.errors import Interrupted, UsageError
+
+
+PARTING_SECONDS = 0.3
 
 
 @contextmanager
@@ -25,12 +29,22 @@ def processes(device: torch.device) -> Iterator[Group]:
     try:
         yield Group(dist.get_rank(), size)
     except Interrupted:  # in all processes
-        dist.barrier()
+        _part()
         raise
     else:
-        dist.barrier()  # whose partner is gone already may be aborted while it leaves
+        _part()
     finally:
         dist.destroy_process_group()
+
+
+def _part() -> None:
+    """Leave together, and not at once.
+
+    The backend's own threads let go of the last tensors a moment after they were sent, and need
+    Python for it: if it is on its way out by then, the process is aborted.
+    """
+    dist.barrier()
+    time.sleep(PARTING_SECONDS)
 
 
 def check_shares(config: RunConfig, n_runs: int, size: int) -> None:
