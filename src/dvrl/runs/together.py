@@ -12,7 +12,6 @@ from dvrl.learners.group import ALONE, Group
 from dvrl.runs.config import RunConfig
 from dvrl.runs.errors import Interrupted, UsageError
 
-
 PARTING_SECONDS = 0.3
 
 
