@@ -41,14 +41,14 @@ Gymnasium environment (gym:CartPole-v1).
 @dataclasses.dataclass(frozen=True)
 class Train:
     """Train an agent. --agent and --preset choose a whole config; every other flag changes it.
-    --sigma and --variant are short for --world.sigma and --world.variant."""
+    Of --world.sigma and --world.variant the first half may be left out."""
 
     config: Annotated[RunConfig, tyro.conf.arg(name="")]
     agent: AgentName = "dvrl"
     """The particle belief of the paper, or its recurrent baseline."""
     preset: PresetName = "quick"
     """quick: small networks, minutes on two cores; tuned: the paper's networks with a learner that
-    keeps up, for a GPU (not for Atari yet); paper: every constant as published."""
+    keeps up, for a GPU (not for images yet); paper: every constant as published."""
     out: Path | None = None
     """Directory of the run (default: runs/WORLD-AGENT-PRESET-sSEED)."""
     seeds: str | None = None

@@ -5,7 +5,7 @@ from typing import Any, Literal, get_args
 
 from dvrl.agents.config import PolicyConfig
 from dvrl.encoders.config import EncoderConfig, GruConfig, ParticleConfig
-from dvrl.envs.config import AtariConfig, MountainHikeConfig, WorldConfig
+from dvrl.envs.config import AtariConfig, GymConfig, MountainHikeConfig, WorldConfig
 from dvrl.learners.config import A2CConfig
 from dvrl.runs.config import RunConfig
 
@@ -19,8 +19,9 @@ def preset(name: str, agent: str, world: WorldConfig | None = None, **changes: A
     """The preset's config for an agent in a world (default: Mountain Hike, sigma 3).
 
     Both agents get the same policy and, but for the paper's learning rates on Atari, the same
-    learner. `changes` replace fields: `steps=`, `seed=`. Where the preset lets the learning rate
-    fall, it does so over the steps of the run.
+    learner. Worlds of images have the constants of Atari, all others those of Mountain Hike.
+    `changes` replace fields: `steps=`, `seed=`. Where the preset lets the learning rate fall, it
+    does so over the steps of the run.
     """
     if name not in PRESETS:
         raise ValueError(f"there is no preset {name!r}; there are {', '.join(PRESETS)}")
@@ -28,17 +29,24 @@ def preset(name: str, agent: str, world: WorldConfig | None = None, **changes: A
         raise ValueError(f"there is no agent {agent!r}; there are {', '.join(AGENTS)}")
     world = world or MountainHikeConfig()
     builders = {"paper": _paper, "tuned": _tuned, "quick": _quick}
-    if isinstance(world, AtariConfig):
-        builders = {"paper": _paper_atari, "quick": _quick_atari}
+    if shows_images(world):
+        builders = {"paper": _paper_images, "quick": _quick_images}
         if name not in builders:
             raise ValueError(
-                f"there is no preset {name!r} for Atari yet; there are {', '.join(builders)}"
+                f"there is no preset {name!r} for worlds of images; there are {', '.join(builders)}"
             )
     config = replace(builders[name](agent, world), **changes)
     if config.learner.anneal_steps is not None and "learner" not in changes:
         learner = replace(config.learner, anneal_steps=config.steps)
         config = replace(config, learner=learner)
     return config
+
+
+def shows_images(world: WorldConfig) -> bool:
+    """Whether it is seen as images; a Gymnasium environment is made to find out."""
+    if isinstance(world, GymConfig):
+        return len(world.spaces()[0].shape or ()) > 1
+    return isinstance(world, AtariConfig)
 
 
 def _encoder(agent: str, particle: ParticleConfig, gru: GruConfig) -> EncoderConfig:
@@ -85,8 +93,8 @@ SEEN = PolicyConfig(batch_norm=True)
 """The policy of an agent that sees images."""
 
 
-def _paper_atari(agent: str, world: WorldConfig) -> RunConfig:
-    """Every constant as published; the number of decisions is not."""
+def _paper_images(agent: str, world: WorldConfig) -> RunConfig:
+    """Every constant as published for Atari; the number of decisions is not."""
     sizes = {"h_dim": 256, "embed_dim": 128, "batch_norm": True}
     particle = ParticleConfig(n_particles=15, z_dim=256, **sizes)
     learner = A2CConfig(n_grad=50, lr=2e-4 if agent == "dvrl" else 1e-4, elbo_weight=0.1)
@@ -94,10 +102,10 @@ def _paper_atari(agent: str, world: WorldConfig) -> RunConfig:
     return RunConfig(world, encoder, SEEN, learner, steps=25_000_000)
 
 
-def _quick_atari(agent: str, world: WorldConfig) -> RunConfig:
+def _quick_images(agent: str, world: WorldConfig) -> RunConfig:
     """Small networks, for a look on two cores: too little to learn a game."""
     sizes = {"h_dim": 64, "embed_dim": 64, "batch_norm": True}
     particle = ParticleConfig(n_particles=5, z_dim=64, **sizes)
-    learner = A2CConfig(n_envs=8, n_grad=10, lr=5e-4, elbo_weight=0.1)
+    learner = A2CConfig(n_grad=10, lr=5e-4, elbo_weight=0.1)
     encoder = _encoder(agent, particle, GruConfig(**sizes))
     return RunConfig(world, encoder, SEEN, learner, steps=50_000, log_every=1_000)

@@ -65,7 +65,7 @@ def draw_returns(axis, run: RunData) -> None:
     unit = "a game" if run.game else "an episode"
     axis.set_ylabel(f"raw return of {unit}" if run.game else f"return of {unit}")
     axis.set_title(
-        f"{run.name}: each dot {unit}, line the mean of the last {WINDOW}",
+        f"{run.name}: each dot {unit}, line the mean of at most {WINDOW}",
         loc="left",
         parse_math=False,  # a run may be called $x$
         fontsize=10,
