@@ -63,6 +63,8 @@ def test_a_run_of_a_game_is_called_after_it(spelled, capsys, tmp_path, monkeypat
     argv = ["train", f"atari:{spelled}", "--agent", "rnn", *TINY, "--steps", "20"]
     assert cli.main(argv) == 0
     assert (tmp_path / "runs/mspacman-stochastic-rnn-quick-s0/config.json").exists()
+    assert cli.main(["train", "atari:Pong", "--world.game", spelled, "--print-config"]) == 0
+    assert '"game": "MsPacman"' in capsys.readouterr().out
 
 
 def test_nested_flags_change_the_preset(capsys):
@@ -119,6 +121,7 @@ def test_bad_flags_exit_with_2_and_say_what_would_be_right(flags, words, capsys,
         (["predict", "."], "has no config.json"),
         (["predict", "nowhere"], "nowhere does not exist"),
         (["predict", ".", "--rows", "0"], "rows is 0; it must be at least 1"),
+        (["train", "atari:Pong", "--world.game", "Pnog"], "there is no Atari game 'Pnog'"),
     ],
 )
 def test_what_does_not_exist_is_named(argv, words, capsys, tmp_path, monkeypatch):
@@ -326,6 +329,7 @@ def test_a_game_is_measured_beside_its_emulators(tmp_path, capsys):
         ([], "dvrl bench hike"),
         (["atari", "--game", "Nothing"], "there is no Atari game 'Nothing'"),
         (["atari", "--envs", "0"], "envs is '0'; it must be whole numbers above 0"),
+        (["atari", "--envs", "16,1"], "batch norm centres over environments"),
         (["check", "--only", "nothing"], "no check has a name like 'nothing'"),
         (["check", "--only", "("], "no regular expression"),
         (["hike", "--particles", "0"], "whole numbers above 0"),

@@ -243,6 +243,7 @@ def parse_train(argv: list[str]) -> Train:
             prog=f"dvrl train {name}",
             config=(tyro.conf.AvoidSubcommands,),
         )
+        args = dataclasses.replace(args, config=well_named(args.config))
     except ValueError as error:  # of the run as a whole
         raise UsageError(str(error)) from error
     if args.seeds is not None and any(re.fullmatch(r"--seed(=.*)?", arg) for arg in rest):
@@ -261,6 +262,16 @@ def parse_world(name: str) -> WorldConfig:
 
         return AtariConfig(game_name(rest))
     raise UsageError(f"there is no world {name!r}; there are mountain-hike, atari:GAME and gym:ID")
+
+
+def well_named(config: RunConfig) -> RunConfig:
+    """A game called as we call it, however --world.game spelled it."""
+    if not isinstance(config.world, AtariConfig):
+        return config
+    from dvrl.envs.atari import game_name
+
+    world = dataclasses.replace(config.world, game=game_name(config.world.game))
+    return dataclasses.replace(config, world=world)
 
 
 def default_out(args: Train, config: RunConfig) -> Path:

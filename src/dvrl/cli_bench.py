@@ -173,6 +173,11 @@ def measure(
     device = choose_device(args.device)
     args.out.parent.mkdir(parents=True, exist_ok=True)  # else an hour's numbers may have no place
     cells = list(benches.grid(agents, **numbers, preset=args.preset, world=world))
+    try:
+        for cell in cells:
+            cell.config(0)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     with numerics(args.threads, args.precision):
         print(BENCH_HEADER + (EMULATOR_HEADER if world else ""))
         result = benches.bench(

@@ -157,9 +157,9 @@ def test_screens_scores_and_ends_are_those_of_an_emulator_stepped_by_hand(
         lives = hand.lives
         obs, reward, terminated, truncated, info = games.step(action)
         score, over = hand.step(action.item())
-        assert info["score"].item() == score
+        assert info["dvrl/score"].item() == score
         assert reward.item() == np.sign(score)
-        assert info["over"].item() == over
+        assert info["dvrl/over"].item() == over
         assert terminated.item() == (over or hand.lives < lives)
         assert not truncated.any()
         if terminated:
@@ -462,3 +462,10 @@ def test_closed_games_leave_no_threads():
     pong.envs.close()
     pong.envs.close()
     assert threads() < running
+
+
+def test_a_game_may_be_as_long_as_the_emulator_can_count():
+    longest = AtariConfig("Pong", max_frames=2**31 - 1)
+    assert longest.make(1, 0, torch.device("cpu")).reset().shape == (1, 1, 84, 84)
+    with pytest.raises(ValueError, match=r"max_frames is 2147483648; it must be below 2\*\*31"):
+        AtariConfig("Pong", max_frames=2**31)

@@ -119,6 +119,24 @@ def test_observations_are_blank_as_often_as_asked_in_every_environment(p, kind):
     assert abs(np.corrcoef(pairs.T) - np.eye(2 * N)).max() < 5 / sqrt(length)
 
 
+def test_it_tells_what_it_blanked_even_where_nothing_was_to_be_seen():
+    class Night(Dice):
+        def _rolled(self) -> np.ndarray:
+            return np.zeros(2, np.float32)
+
+    days, nights = flickering(), flickering(kind=Night)
+    for envs in (days, nights):
+        envs.reset(seed=0)
+    told = []
+    for _ in range(20):
+        obs, *_ = days.step(NOTHING)
+        nights.step(NOTHING)
+        assert np.array_equal(days.blank, ~obs.any(1))
+        assert np.array_equal(nights.blank, days.blank)
+        told.append(days.blank)
+    assert 0.3 < np.mean(told) < 0.7
+
+
 def test_the_observations_of_a_reset_flicker_too():
     envs, rounds = flickering(), 150
     first = np.stack([envs.reset(seed=seed)[0] for seed in range(rounds)])

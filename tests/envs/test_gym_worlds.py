@@ -48,6 +48,21 @@ def first_end(worlds: GymWorlds, action: torch.Tensor, limit: int):
     raise AssertionError(f"no episode ended in {limit} steps")
 
 
+class Scoreboard(Notebook):
+    """Tells things under names that others use, too."""
+
+    def step(self, action: np.ndarray):
+        *answer, _ = super().step(action)
+        return *answer, {"score": 1000.0 * self.age, "over": "the third inning"}
+
+
+def test_what_an_environment_tells_beside_its_rewards_is_its_own_affair():
+    envs = SyncVectorEnv([Scoreboard] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    steps = first_end(GymWorlds(envs, 0), torch.zeros(2, 2), 5)
+    assert [step.score.tolist() for step in steps] == [[0.5, 0.5]] * 3
+    assert [step.over.tolist() for step in steps] == [[False] * 2] * 2 + [[True] * 2]
+
+
 # Ends
 
 

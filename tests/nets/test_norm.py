@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from dvrl.nets.norm import EPS, MOMENTUM, BatchNorm, unwatched
+from dvrl.nets.sight import Convolutions
 
 SHAPES = {
     "features": ((16, 5), 1, 0),
@@ -98,3 +99,34 @@ def test_a_single_row_in_training_is_its_own_mean():
     norm = BatchNorm(2)
     assert torch.equal(norm(torch.tensor([[3.0, -7.0]])), torch.zeros(1, 2))
     assert norm.var.isfinite().all()
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.01, 3.0, 1e4])
+def test_equal_numbers_let_no_gradient_through(mean, generator):
+    """Their variance is rounding; its inverse would make the rounding of gradients large."""
+    norm = BatchNorm(3, places=2)
+    x = torch.full((16, 3, 9, 9), mean)
+    x = (x * (1 + 1e-7 * torch.rand(x.shape, generator=generator))).requires_grad_()
+    seen = norm(x)
+    weight = torch.randn(x.shape, generator=generator)
+    of_x, of_bias = torch.autograd.grad((seen * weight).sum(), [x, norm.bias])
+    assert not of_x.any()
+    assert not seen.any()
+    torch.testing.assert_close(of_bias, weight.sum((0, 2, 3)))
+
+
+def test_blank_screens_alone_teach_convolutions_what_they_do_in_double_precision(generator):
+    torch.manual_seed(0)
+    eye = Convolutions(1, norm=True)
+    with torch.no_grad():
+        for p in eye.parameters():
+            p.add_(0.1 * torch.randn(p.shape, generator=generator))
+    weight = torch.randn(16, eye(torch.zeros(16, 1, 84, 84)).shape[1], generator=generator)
+    found = {}
+    for dtype in (torch.float32, torch.float64):
+        eye.to(dtype)
+        loss = (eye(torch.zeros(16, 1, 84, 84, dtype=dtype)) * weight.to(dtype)).sum()
+        found[dtype] = torch.autograd.grad(loss, list(eye.parameters()))
+    for single, double in zip(*found.values(), strict=True):
+        torch.testing.assert_close(single.double(), double, rtol=1e-4, atol=1e-3)
+    assert max(g.abs().max() for g in found[torch.float64]) > 1

@@ -15,6 +15,7 @@ from dvrl.runs.build import build_agent
 from dvrl.runs.config import RunConfig
 from dvrl.runs.errors import RunFailed, UsageError
 from dvrl.runs.evaluate import evaluate_run
+from dvrl.runs.inspect import record_traces
 from dvrl.runs.player import Player, load
 from dvrl.runs.train import train
 from small_runs import tiny
@@ -111,6 +112,13 @@ def test_weights_that_do_not_fit_are_refused(trained, tmp_path):
     (saved / "config.json").write_text(json.dumps(config))
     with pytest.raises(RunFailed, match="do not fit"):
         load(saved)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_that_no_generator_takes_is_refused_whoever_plays(seed, trained):
+    for play in (load, record_traces, evaluate_run):
+        with pytest.raises(UsageError, match=f"seed is {seed}; it must be at least 0 and below"):
+            play(trained, seed=seed)
 
 
 def test_a_directory_that_is_no_run_is_named(tmp_path):

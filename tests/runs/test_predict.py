@@ -244,7 +244,20 @@ def test_what_cannot_be_predicted_is_said_in_a_sentence(settings, words, tmp_pat
 
 
 def test_numbers_that_make_no_sense_are_refused(tmp_path):
-    for flags in ({"rows": 0}, {"steps": 0}, {"seed": -1}):
+    for flags in ({"rows": 0}, {"steps": 0}):
         (name,) = flags
         with pytest.raises(UsageError, match=f"{name} is {flags[name]}; it must be at least"):
             record_predictions(tmp_path, **flags)
+
+
+def test_images_of_particles_are_made_for_players_and_not_in_training():
+    agent = player().agent
+    encoder, screens = agent.encoder, torch.rand(2, 1, 84, 84)
+    chance = torch.Generator().manual_seed(0)
+    found = {}
+    for training in (True, False):
+        agent.train(training)
+        noop = agent.policy.noop(2)
+        found[training] = encoder.update(encoder.initial(2), noop, screens, chance).info.o_mean
+    assert found[True].numel() == 0
+    assert found[False].shape == (2, 3, 1, 84, 84)

@@ -116,7 +116,8 @@ class ParticleEncoder(BeliefEncoder[ParticleBelief]):
         e = model.embed_latent(z)
         h = model.transition(prev.h, e, a, x)  # Eq. 17
         seen = self.weigh(Moved(prev.h, q.var, z, e, h), eps, prev.log_w, a, o_t)
-        info = seen.info(ancestors, seen.p_o.mean, seen.p_o.floor(o_t))
+        o_mean = eps[..., :0] if self.training and o_t.ndim > 2 else seen.p_o.mean
+        info = seen.info(ancestors, o_mean, seen.p_o.floor(o_t))
         # Resampling uses the weights' values alone; without their history old decoders can go.
         carried = seen.log_w if self.resample is None else seen.log_w.detach()
         return Update(ParticleBelief(h, carried), seen.feature, seen.loss, info)

@@ -9,6 +9,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from dvrl.envs.registration import OVER, SCORE
+
 INSTALL = "pip install 'dvrl[atari]'"
 SIDE = 84
 """Height and width of a screen as the agent sees it."""
@@ -104,11 +106,11 @@ class AtariGames(VectorEnv):
     Asteroids), rewards are summed.
     Observation: `1 84 84` bytes, the brighter of the last two frames, grey and scaled down.
     Action: one of the game's own choices; 0 is to do nothing.
-    Reward: its sign. `info["score"]` is the reward itself.
+    Reward: its sign. `info["dvrl/score"]` is the reward itself.
     Start: FIRE for a frame where the game knows it, then nothing; at most 29 emulator frames in
     all, a random number, beside those in which a game is set up (DoubleDunk: 13).
-    End: a lost life ends an episode, the game goes on. `info["over"]` marks whole games; these also
-    end `max_frames` emulator frames after their start, which is a cut in time.
+    End: a lost life ends an episode, the game goes on. `info["dvrl/over"]` marks whole games; these
+    also end `max_frames` emulator frames after their start, which is a cut in time.
     Sticky: with this probability an emulator frame repeats the action of the frame before.
     Differences from the paper's wrappers: they pressed FIRE after the random start, and they did
     nothing for a step and pressed FIRE after a lost life, where here nothing is done on the agent's
@@ -163,7 +165,7 @@ class AtariGames(VectorEnv):
         frame = info["episode_frame_number"]
         over = truncated | (terminated & (frame <= self._frame))
         self._frame = frame
-        told = {"lives": info["lives"], "episode_frame_number": frame, "score": score, "over": over}
+        told = {"lives": info["lives"], "episode_frame_number": frame, SCORE: score, OVER: over}
         if "final_obs" in info:  # the emulator keeps the last screen of games, not of lives
             told["final_obs"] = np.where(over[:, None, None, None], info["final_obs"], obs)
         return obs, np.sign(score).astype(np.float32), terminated, truncated, told

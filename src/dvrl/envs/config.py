@@ -107,6 +107,8 @@ class AtariConfig:
     def __post_init__(self) -> None:
         checks.probability(self, "flicker")
         checks.at_least(self, 1, "max_frames")
+        if self.max_frames >= 2**31:
+            raise ValueError(f"max_frames is {self.max_frames}; it must be below 2**31")
         if self.variant not in ("stochastic", "deterministic"):
             raise ValueError(f"variant is {self.variant!r}; it must be stochastic or deterministic")
 

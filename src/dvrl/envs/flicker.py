@@ -22,6 +22,8 @@ class FlickerVector(VectorWrapper):
     clear: np.ndarray
     """The last observations before any was blanked; the environments may write over them in the
     next step."""
+    blank: np.ndarray
+    """Which of them were blanked."""
 
     def __init__(
         self, env: VectorEnv, p_blank: float, seed: int, share: chance.Share = chance.WHOLE
@@ -37,8 +39,8 @@ class FlickerVector(VectorWrapper):
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         obs, info = self.env.reset(seed=seed, options=options)
-        self.clear = obs
-        return self._flickering(obs, self._draw()[0]), info
+        self.clear, self.blank = obs, self._draw()[0]
+        return self._flickering(obs, self.blank), info
 
     def step(self, actions: np.ndarray) -> tuple[Any, ...]:
         return self._answer(*self.env.step(actions))
@@ -55,12 +57,12 @@ class FlickerVector(VectorWrapper):
         truncated: np.ndarray,
         info: dict[str, Any],
     ) -> tuple[Any, ...]:
-        blank, blank_final = self._draw()
+        self.blank, blank_final = self._draw()
         if "final_obs" in info:
             info = dict(info)
             info["final_obs"] = self._flickering(info["final_obs"], blank_final)
         self.clear = obs
-        return self._flickering(obs, blank), reward, terminated, truncated, info
+        return self._flickering(obs, self.blank), reward, terminated, truncated, info
 
     def _draw(self) -> np.ndarray:
         """For the next observations, and for final ones, whether they are blank."""

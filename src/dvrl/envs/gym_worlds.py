@@ -12,7 +12,7 @@ from torch import Tensor
 from dvrl import chance
 from dvrl.envs.answers import Layout
 from dvrl.envs.flicker import FlickerVector
-from dvrl.envs.registration import register
+from dvrl.envs.registration import OVER, SCORE, register
 from dvrl.envs.worlds import Step, nothing
 
 WHITE = 255
@@ -36,7 +36,7 @@ class GymWorlds:
     (envs.flicker) goes on flickering as it would have.
 
     Images of bytes travel as they are and are scaled to [0, 1] on the device. Where an episode to
-    learn from is not what is reported, `info` says so: `score`, the rewards to report, and `over`.
+    learn from is not what is reported, `info` says so under the names SCORE and OVER.
     """
 
     exact_resume = False
@@ -123,7 +123,7 @@ class GymWorlds:
         ended = terminated | truncated
         self.cut = bool((truncated & ~terminated).any())
         values = (obs, reward, terminated, truncated, obs)
-        values += (info.get("score", reward), info.get("over", ended))
+        values += (info.get(SCORE, reward), info.get(OVER, ended))
         answer, parts = self.layout.form()
         for part, value in zip(parts, values, strict=True):
             part[:] = value

@@ -132,12 +132,22 @@ def eager_and_graph(config: RunConfig, device: torch.device) -> Iterator[Finding
 
 
 def from_the_start(config: RunConfig, device: torch.device) -> Iterator[Finding]:
-    """The same where worlds cannot be put back: both engines from the beginning.
+    """The same where worlds cannot be put back: both engines from the beginning."""
+    yield from _agree(_from_the_start(config, device))
 
-    Two windows: once runs have parted they stay apart.
-    """
-    eager, graph = (Trainer(config, device, engine) for engine in ("eager", "graph"))
-    yield from _agree([(_window(eager), _window(graph)) for _ in range(2)])
+
+def _from_the_start(config: RunConfig, device: torch.device) -> list[tuple["_Window", "_Window"]]:
+    """Two windows, since runs that have parted stay apart; and the first after both went on from
+    what one had saved, where worlds begin anew alike."""
+    windows, saved = [], None
+    for count in (2, 1):
+        eager, graph = (Trainer(config, device, engine) for engine in ("eager", "graph"))
+        if saved is not None:
+            eager.restore(saved)
+            graph.restore(saved)
+        windows += [(_window(eager), _window(graph)) for _ in range(count)]
+        saved = eager.checkpoint({})
+    return windows
 
 
 def in_double(config: RunConfig, device: torch.device) -> Iterator[Finding]:
@@ -145,8 +155,7 @@ def in_double(config: RunConfig, device: torch.device) -> Iterator[Finding]:
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        eager, graph = (Trainer(config, device, engine) for engine in ("eager", "graph"))
-        windows = [(_window(eager), _window(graph)) for _ in range(2)]
+        windows = _from_the_start(config, device)
     finally:
         torch.set_default_dtype(before)
     yield from _agree(windows, PRECISE)

@@ -12,6 +12,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 EPS = 1e-5
+CONSTANT = 1e-12
+"""Share of the mean's square (and of 1) up to which a variance is rounding: all numbers are one."""
 MOMENTUM = 0.01
 """Share of a step in the statistics kept for evaluation: an average over about a hundred steps."""
 _watching = True
@@ -63,7 +65,9 @@ class BatchNorm(nn.Module):
         var = centred.square().mean(self.axes, keepdim=True)  # var_mean takes ten times as long
         if _watching:
             self._watch(mean.detach(), var.detach(), x.numel() // mean.numel())
-        return centred, torch.rsqrt(var + EPS)
+        # Equal numbers teach nothing; enlarged, their rounding would drown the gradient.
+        real = var > CONSTANT * (1 + mean.square())
+        return centred, torch.where(real, torch.rsqrt(var + EPS), 0.0)
 
     def _along(self, t: Float[Tensor, " D"]) -> Tensor:
         """Beside the channels of the input."""

@@ -45,8 +45,6 @@ def evaluate_run(
     """Play `episodes` whole episodes; results also go to the run's evaluations/."""
     if episodes < 1:
         raise UsageError(f"episodes is {episodes}; it must be at least 1")
-    if seed < 0:
-        raise UsageError(f"seed is {seed}; it must not be below 0")
     player = load(run, particles=particles, seed=seed, device=device)
     returns, decisions, metrics = play(player, episodes, seed, deterministic, watch)
     result = {

@@ -67,16 +67,17 @@ def watch(player: Player, steps: int, seed: int) -> Watched:
         rows.append(row)
         over = bool(step.over)
     seen = {name: torch.cat([row[name] for row in rows]).cpu().numpy() for name in rows[0]}
-    seen["blank"] = (seen["shown"] != seen["screen"]).any((1, 2))
     return Watched(seen | {"checkpoint_step": np.array(player.checkpoint_step or 0)}, moments)
 
 
-def screens(worlds: Worlds, carry: Carry) -> dict[str, UInt8[Tensor, "1 84 84"]]:
-    """The screen, and what was shown of it."""
+def screens(worlds: Worlds, carry: Carry) -> dict[str, Tensor]:
+    """The screen, what was shown of it, and whether that was nothing."""
     shown = screen = pixels(carry.o_t)
+    blank = torch.zeros(1, dtype=torch.bool)
     if isinstance(worlds, GymWorlds) and isinstance(worlds.envs, FlickerVector):
         screen = pixels(torch.tensor(worlds.envs.clear) / WHITE)
-    return {"screen": screen, "shown": shown}
+        blank = torch.tensor(worlds.envs.blank)
+    return {"screen": screen, "shown": shown, "blank": blank}
 
 
 def pixels(images: Float[Tensor, "*B C 84 84"]) -> UInt8[Tensor, "*B 84 84"]:

@@ -54,9 +54,9 @@ def record_predictions(
     device: str = "cpu",
 ) -> list[Path]:
     """Record an episode of images, and what the model expects at `rows` moments of it."""
-    for name, value, least in (("rows", rows, 1), ("steps", steps, 1), ("seed", seed, 0)):
-        if value < least:
-            raise UsageError(f"{name} is {value}; it must be at least {least}")
+    for name, value in (("rows", rows), ("steps", steps)):
+        if value < 1:
+            raise UsageError(f"{name} is {value}; it must be at least 1")
     files = RunFiles(Path(run))
     config = read_config(files)
     if not isinstance(config.encoder, ParticleConfig):

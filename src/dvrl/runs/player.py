@@ -167,6 +167,8 @@ def load(
     device: str = "cpu",
 ) -> Player:
     """The agent of a run (its newest whole checkpoint) or of a directory made by `save`."""
+    if not 0 <= seed < 2**32:
+        raise UsageError(f"seed is {seed}; it must be at least 0 and below 2**32")
     files = RunFiles(Path(directory))
     config = read_config(files)
     if particles is not None:

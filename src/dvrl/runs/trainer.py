@@ -147,13 +147,13 @@ class Trainer:
         self.worlds.restore(worlds | mine)
         if self.worlds.exact_resume:
             leaves = {k: self.group.mine(t) for k, t in state.items() if k.startswith("carry.")}
-            saved = tree.from_named_leaves(self.engine.carry, leaves, "carry")
-            carry = tree.tree_map(Tensor.clone, saved)  # its own memory, not the checkpoint's
+            carry = tree.from_named_leaves(self.engine.carry, leaves, "carry")
             self.meter.ret = state["meter.ret"].numpy().copy()
             self.meter.length = state["meter.length"].numpy().copy()
         else:
             carry = start(self.agent, self.worlds)
-        self.engine.carry = carry
+        # Memory of its own, not the checkpoint's or what rows share: windows write there.
+        self.engine.carry = tree.tree_map(Tensor.clone, carry)
         self.steps = self.launched = checkpoint.numbers["steps"]
 
 
