@@ -92,8 +92,19 @@ def test_every_check_has_a_name_of_its_own():
     names = [c.name for c in check.checks(torch.device("cuda"), 100, "paper")]
     assert len(set(names)) == len(names)
     assert {name.split(",")[0] for name in names} == {
-        "engines", "tf32", "side by side", "continued", "memory",
+        "scan", "engines", "tf32", "side by side", "continued", "memory",
     }  # fmt: skip
+
+
+def test_scans_are_found_to_agree_and_to_differ(monkeypatch):
+    assert all(0 < f.value < f.bound for f in check.scans(24, torch.device("cpu")))
+    scan = check.scan
+
+    def wrong(gates_i, weight, bias):
+        return scan(gates_i, weight, bias + (1e-3 if bias.dtype == torch.float32 else 0))
+
+    monkeypatch.setattr(check, "scan", wrong)
+    assert not any(f.holds for f in check.scans(24, torch.device("cpu")))
 
 
 def test_the_short_hike_is_cut_in_every_window():

@@ -14,6 +14,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
+from dvrl.core.scan import scan
 from dvrl.encoders.config import ParticleConfig
 from dvrl.envs.config import AtariConfig, GymConfig
 from dvrl.experiments.bench import resident
@@ -32,6 +33,8 @@ precision their rounding moves a particle's weight by a thousandth, and the grad
 LOSSES = ("loss/policy", "loss/value", "loss/entropy", "loss/elbo", "loss/total", "grad_norm")
 WINDOWS = 4
 """Compared from the same state; the fourth lies behind the first cut of episodes."""
+SCANNED = (128, 256)
+"""Sizes of the second GRU: the largest whose weights one program holds, and Atari's."""
 SHORT_HIKE = "dvrl/ShortHike-v0"
 
 
@@ -92,6 +95,8 @@ class Check(NamedTuple):
 def checks(device: torch.device, updates: int, preset_name: str) -> Iterator[Check]:
     """All of them."""
     on_device, on_host, games = configs(preset_name), host_configs(preset_name), game_configs()
+    for size in SCANNED:
+        yield Check(f"scan, h = {size}", partial(scans, size, device))
     for name, config in on_device.items():
         yield Check(f"engines, {name}", partial(eager_and_graph, config, device))
     for name, config in on_host.items():
@@ -108,6 +113,23 @@ def checks(device: torch.device, updates: int, preset_name: str) -> Iterator[Che
     name, config = next(iter(on_host.items()))
     yield Check(f"side by side, {name}", partial(side_by_side, config, device))
     yield Check(f"memory, {name}", partial(memory, config, device, updates // 10))
+
+
+def scans(size: int, device: torch.device) -> Iterator[Finding]:
+    """The second GRU over particles: this device's kernels against plain operations in double."""
+    chance = torch.Generator().manual_seed(0)
+    shapes = (240, 15, 3 * size), (3 * size, size), (3 * size,), (240, size)
+    drawn = [torch.randn(shape, generator=chance, dtype=torch.float64) for shape in shapes]
+    drawn[1] /= size**0.5
+    found = []
+    for given in ([x.float().to(device) for x in drawn], drawn):
+        leaves = [x.requires_grad_() for x in given[:3]]
+        last = scan(*leaves)
+        found.append([last, *torch.autograd.grad((last * given[3]).sum(), leaves)])
+    names = "last state", "gradient of inputs", "gradient of weights", "gradient of biases"
+    for name, kernel, plain in zip(names, *found, strict=True):
+        difference = relative(kernel.detach().cpu().double(), plain.detach())
+        yield Finding(f"{name}, kernel against plain", difference, TOLERANCE)
 
 
 def relative(a: Tensor, b: Tensor) -> float:
