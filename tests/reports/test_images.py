@@ -286,6 +286,15 @@ def test_the_model_is_drawn_by_its_gap_on_a_logarithmic_axis(tmp_path):
     assert model.get_xlabel() == "decisions"
 
 
+def test_beside_the_gap_stands_what_a_still_picture_would_cost(tmp_path):
+    root = make_atari(tmp_path / "run")
+    save(RunFiles(root).trace("episode"), episode() | {"still_gap": np.array(2.75)})
+    label = "the same of a still picture of the episode below"
+    assert cells(build_page(root)[0].read_text())[label] == "2.75"
+    lines = learning_curve(load_run(root)).axes[1].lines
+    assert [list(line.get_ydata()) for line in lines[1:]] == [[2.75, 2.75]]
+
+
 def test_a_gap_that_falls_below_zero_is_drawn_all_the_same(tmp_path):
     root = make_atari(tmp_path / "run")
     lines = [{"step": 1000 * i, "loss/elbo": 5.0, "belief/gap": 3.0 - i} for i in range(1, 6)]

@@ -1,5 +1,6 @@
 """Episodes of images, recorded with the belief beside them, and what is expected next."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,15 +9,17 @@ import numpy as np
 import pytest
 import torch
 
+from dvrl.core.laws import Bernoulli
 from dvrl.encoders.config import GruConfig, ParticleConfig
 from dvrl.envs.atari import AtariGames
 from dvrl.envs.config import AtariConfig, GymConfig
+from dvrl.envs.gym_worlds import WHITE
 from dvrl.records.layout import RunFiles, write_json
 from dvrl.runs.build import build_agent
 from dvrl.runs.config import RunConfig, to_data
 from dvrl.runs.errors import UsageError
 from dvrl.runs.evaluate import play
-from dvrl.runs.foresee import AHEAD, foresee, pixels, spread, watch
+from dvrl.runs.foresee import AHEAD, foresee, pixels, spread, still_gap, watch
 from dvrl.runs.inspect import record_predictions, record_traces
 from dvrl.runs.player import Player
 from dvrl.runs.train import train
@@ -126,7 +129,7 @@ def test_a_lost_life_begins_a_belief_and_the_game_goes_on_until_it_is_over():
 def test_an_agent_without_particles_leaves_nothing_to_ask():
     watched = watch(player(agent="rnn"), steps=5, seed=SEED)
     assert watched.moments == []
-    assert not {"belief", "ess", "gap"} & set(watched.seen)
+    assert not {"belief", "ess", "gap", "still_gap"} & set(watched.seen)
 
 
 def test_where_nothing_flickers_the_screen_is_what_is_shown(lamp):
@@ -261,3 +264,39 @@ def test_images_of_particles_are_made_for_players_and_not_in_training():
         found[training] = encoder.update(encoder.initial(2), noop, screens, chance).info.o_mean
     assert found[True].numel() == 0
     assert found[False].shape == (2, 3, 1, 84, 84)
+
+
+# What a still picture would cost
+
+
+def test_a_still_picture_costs_what_a_model_of_the_mean_screen_and_a_coin_costs():
+    """Written out: every screen judged by the mixture of nothing and of the mean picture."""
+    chance = torch.Generator().manual_seed(0)
+    shown = torch.rand(20, 2, 84, 84, generator=chance)
+    blank = torch.arange(20) % 4 == 0
+    shown[blank] = 0
+    mean = Bernoulli(torch.logit(shown[~blank].double().mean(0)))
+    cost = [
+        -math.log(0.25) if dark else -math.log(0.75) - float(mean.log_prob(o.double()))
+        for o, dark in zip(shown, blank, strict=True)
+    ]
+    floor = mean.floor(shown.double())[:, 0].mean()
+    assert float(still_gap(shown, blank)) == pytest.approx(sum(cost) / 20 - float(floor), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("dark", "cost"), [(0, 0.0), (3, 2 * math.log(2) - 0.75 * math.log(3)), (4, 0.0)]
+)
+def test_of_screens_that_do_not_move_only_the_coin_is_paid(dark, cost):
+    screen = torch.rand(1, 84, 84, generator=torch.Generator().manual_seed(0))
+    blank = torch.arange(4) < dark
+    shown = torch.where(blank[:, None, None, None], 0.0, screen)
+    assert float(still_gap(shown, blank)) == pytest.approx(cost, abs=1e-3)
+
+
+def test_the_still_picture_of_an_episode_is_that_of_what_was_shown(watched):
+    seen = watched.seen
+    shown = torch.tensor(seen["shown"] / WHITE, dtype=torch.float32)[:, None]
+    again = still_gap(shown, torch.tensor(seen["blank"]))
+    assert float(seen["still_gap"]) == pytest.approx(float(again), rel=1e-5)
+    assert math.log(2) / 2 < seen["still_gap"] < 10  # the coin, and a little that moves

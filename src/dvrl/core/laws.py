@@ -44,6 +44,11 @@ def log_prob_of_sample(
     return -0.5 * ((eps.square() + var.log()).sum(-1) + eps.shape[-1] * LOG_2PI)
 
 
+def binary_entropy(p: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+    """-p log p - (1 - p) log(1 - p), in nats."""
+    return -(torch.xlogy(p, p) + torch.xlogy(1 - p, 1 - p))
+
+
 class Bernoulli(NamedTuple):
     """Pixels that are independently lit or dark, given by log-odds.
 
@@ -62,7 +67,7 @@ class Bernoulli(NamedTuple):
 
     def floor(self, x: Float[Tensor, "*T C Y X"]) -> Float[Tensor, "*T 1"]:
         """The least that -log_prob(x) can be, in nats: what is left when p = x everywhere."""
-        return -(torch.xlogy(x, x) + torch.xlogy(1 - x, 1 - x)).sum((-3, -2, -1))[..., None]
+        return binary_entropy(x).sum((-3, -2, -1))[..., None]
 
 
 class Categorical(NamedTuple):

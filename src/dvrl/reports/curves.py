@@ -34,7 +34,7 @@ def learning_curve(run: RunData) -> Figure:
     axes = figure.subplots(2 if has_model else 1, sharex=True, squeeze=False)[:, 0]
     draw_returns(axes[0], run)
     if has_model and len(gap):
-        draw_gap(axes[1], gap_steps, gap)
+        draw_gap(axes[1], run, gap_steps, gap)
     elif has_model:
         draw_model(axes[1], run, model_steps, model_loss)
     axes[-1].set_xlabel("decisions" if run.game else "environment steps")
@@ -102,9 +102,11 @@ def draw_model(axis, run: RunData, steps: np.ndarray, loss: np.ndarray) -> None:
     tidy(axis)
 
 
-def draw_gap(axis, steps: np.ndarray, gap: np.ndarray) -> None:
+def draw_gap(axis, run: RunData, steps: np.ndarray, gap: np.ndarray) -> None:
     """Falls by factors: on a logarithmic axis, as long as it is above 0."""
     axis.plot(steps, gap, "." if len(gap) == 1 else "-", color=BLUE, linewidth=1.5)
+    if run.still_gap:
+        reference(axis, run.still_gap, f"a still picture {run.still_gap:.1f}")
     if gap.min() > 0:
         axis.set_yscale("log")
         axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -48,6 +48,12 @@ class RunData:
         kind = self.config["encoder"]["kind"]
         return {"ParticleConfig": "DVRL", "GruConfig": "RNN"}.get(kind, kind)
 
+    @property
+    def still_gap(self) -> float | None:
+        """What a still picture of the recorded episode would cost, if the agent has a model."""
+        still = (self.episode or {}).get("still_gap")
+        return None if still is None else float(still)
+
     def series(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Steps and values of a metric, lines without it left out."""
         points = [(m["step"], m[name]) for m in self.metrics if m.get(name) is not None]

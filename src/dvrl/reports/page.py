@@ -144,6 +144,8 @@ def facts(run: RunData) -> list[tuple[str, str]]:
             rows.append(("exact filter, nats per step", f"{anchors.nats:.3f}"))
     if gap is not None:
         rows.append(("model gap, nats per frame (last 5 %)", f"{gap:.2f}"))
+    if run.still_gap is not None:
+        rows.append(("the same of a still picture of the episode below", f"{run.still_gap:.2f}"))
     if run.hikes is not None:
         for label, error in belief_errors(run.hikes).items():
             rows.append((f"distance from the truth: {label}", f"{error:.2f}"))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dvrl import chance
 from dvrl.core import smc
+from dvrl.core.laws import binary_entropy
 from dvrl.encoders.config import ParticleConfig
 from dvrl.encoders.particle import ParticleBelief, ParticleEncoder
 from dvrl.encoders.particle_info import ParticleInfo
@@ -48,7 +49,7 @@ def watch(player: Player, steps: int, seed: int) -> Watched:
     """One whole game, or its first `steps` decisions. A lost life ends the belief, not the game."""
     worlds = player.config.world.make(1, seed, player.device)
     carry = start(player.agent, worlds)
-    rows, moments, over = [], [], False
+    rows, moments, shown, over = [], [], [], False
     act = partial(player.agent, generator=player.generator)
     while len(rows) < steps and not over:
         row = screens(worlds, carry)
@@ -62,12 +63,30 @@ def watch(player: Player, steps: int, seed: int) -> Watched:
             row["belief"] = pixels(expected(info.o_mean, info.log_w))
             row["ess"] = smc.effective_sample_size(info.log_w)
             row["gap"] = decision.model_loss - info.floor[:, 0]
+            shown.append(now.o_t[0])
             inside = (*decision.belief, now.a_tm1, pixels(info.o_mean))
             moments.append(Moment(*(t[0] for t in inside)))
         rows.append(row)
         over = bool(step.over)
     seen = {name: torch.cat([row[name] for row in rows]).cpu().numpy() for name in rows[0]}
+    if shown:
+        seen["still_gap"] = still_gap(torch.stack(shown).cpu(), torch.tensor(seen["blank"])).numpy()
     return Watched(seen | {"checkpoint_step": np.array(player.checkpoint_step or 0)}, moments)
+
+
+def still_gap(shown: Float[Tensor, "T C Y X"], blank: Bool[Tensor, " T"]) -> Float[Tensor, ""]:
+    """What a still picture would cost above the pixels' own entropy, in nats per screen: the mean
+    of all that was shown, and a coin with the right bias for whether a screen is blank.
+
+    A model whose gap is larger has not even learned that; what moves is worth what lies below.
+    """
+    coin = blank.double().mean()
+    if blank.all():
+        return 0 * coin
+    clear = shown[~blank]
+    own = binary_entropy(clear).sum(dtype=torch.double) / len(clear)
+    picture = binary_entropy(clear.mean(0, dtype=torch.double)).sum() - own
+    return (1 - coin) * picture + binary_entropy(coin)
 
 
 def screens(worlds: Worlds, carry: Carry) -> dict[str, Tensor]:
