@@ -14,6 +14,7 @@ from torch.func import functional_call
 
 from dvrl.core import rows
 from dvrl.fuse import fusable
+from dvrl.nets.sight import Convolutions
 
 
 class Sensed(NamedTuple):
@@ -43,9 +44,18 @@ class Embedding(ABC):
         self.embed_obs = embed_obs
         self.leaves = []
 
+    def open(self, length: int) -> None:
+        """A new window of so many steps."""
+        self.length = length
+
     @abstractmethod
     def begin(self, rows: Float[Tensor, "S E"]) -> None:
         """A new segment; `rows` are the parameters in all segments so far, joined (core.rows)."""
+
+    def ahead(self, o_t: Float[Tensor, "N *obs"], t: int | None) -> Float[Tensor, "N X"] | None:
+        """phi^o of step `t` (None: not to be remembered), where it has kernels of its own; else
+        whoever acts fuses it with what follows."""
+        return None
 
     @abstractmethod
     def sense(self, inputs: Sensed, n_steps: int) -> Embedded:
@@ -53,7 +63,7 @@ class Embedding(ABC):
 
     @abstractmethod
     def joined(self, gradients: Sequence[Tensor]) -> Float[Tensor, "S E"]:
-        """Gradients of the leaves, a row for each segment."""
+        """Gradients of the leaves, a row for each segment; or one row with their sum."""
 
     def _call(self, given: Float[Tensor, " E"], a_tm1: Tensor, o_t: Tensor) -> Embedded:
         """One segment, with these parameters."""
@@ -65,6 +75,17 @@ class Embedding(ABC):
         """In the order in which rows have them."""
         yield from self.embed_action.parameters()
         yield from self.embed_obs.parameters()
+
+
+def embedding(embed_action: nn.Module, embed_obs: nn.Module) -> Embedding:
+    """The way that suits these layers."""
+    if isinstance(embed_obs, Convolutions) and embed_obs.by_kernels():
+        from dvrl.encoders.pictured import Pictured
+
+        return Pictured(embed_action, embed_obs)
+    normed = any(True for m in (embed_action, embed_obs) for _ in m.buffers())
+    dear = normed or isinstance(embed_obs, Convolutions)
+    return (Retained if dear else Batched)(embed_action, embed_obs)
 
 
 def _named(module: nn.Module, parts: Iterator[Tensor]) -> dict[str, Tensor]:

@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from dvrl.core import gru, tree
 from dvrl.encoders.base import BeliefEncoder, Update
-from dvrl.encoders.recorder import Recorder, Replayed, Room
+from dvrl.encoders.recorder import Recorder, Replayed
+from dvrl.encoders.room import Room
 from dvrl.fuse import fusable
 from dvrl.nets.layers import embed_action, gru_cell, new_gate_first
 from dvrl.nets.sight import Decoder, Sight
@@ -113,7 +114,8 @@ class GruRecorder(Recorder[GruBelief, gru.GruWeights, tuple]):
         generator: torch.Generator,
         t: int | None,
     ) -> Update:
-        record, loss = self._move(self.weights, belief, a_tm1, o_t)
+        x = self.embedding.ahead(o_t, t)
+        record, loss = self._move(self.weights, belief, a_tm1, o_t, x)
         if t is not None:
             tree.copy(self._records.at(t, self._length, lambda: record), record)
         return Update(GruBelief(record.h), record.h, loss, GruInfo())
@@ -125,10 +127,12 @@ class GruRecorder(Recorder[GruBelief, gru.GruWeights, tuple]):
         belief: GruBelief,
         a_tm1: Float[Tensor, "N A"],
         o_t: Float[Tensor, "N *obs"],
+        x: Float[Tensor, "N X"] | None,
     ) -> tuple[Record, Float[Tensor, " N"]]:
         encoder = self.encoder
-        a, x = encoder.embed_action(a_tm1), encoder.embed_obs(o_t)
-        gates_i = F.linear(torch.cat([x, a], -1), weights.input, weights.input_bias)
+        a = encoder.embed_action(a_tm1)
+        seen = encoder.embed_obs(o_t) if x is None else x
+        gates_i = F.linear(torch.cat([seen, a], -1), weights.input, weights.input_bias)
         gates_h = F.linear(belief.h, weights.state, weights.state_bias)
         h, tape = gru.step(gates_i, gates_h, belief.h)  # Eq. 12
         loss = encoder.loss(belief.h, a, o_t)

@@ -13,14 +13,18 @@ from torch.nn import functional as F
 
 from dvrl import chance
 from dvrl.core import tree
+from dvrl.core.laws import binary_entropy
 from dvrl.encoders.base import Update
-from dvrl.encoders.particle import ParticleBelief, ParticleEncoder
-from dvrl.encoders.recorder import Recorder, Replayed, Room
+from dvrl.encoders.particle import Evidence, ParticleBelief, ParticleEncoder
+from dvrl.encoders.recorder import Recorder, Replayed
+from dvrl.encoders.room import Room
 from dvrl.fuse import fusable
 from dvrl.models import normed, packed
 from dvrl.models.normed import NormedSlopes, NormedWalk, NormedWeights
 from dvrl.models.replay import Moved
 from dvrl.models.vrnn import VRNN
+from dvrl.nets.mirror import Mirror
+from dvrl.nets.sight import SMALLEST
 
 
 class Record(NamedTuple):
@@ -42,6 +46,13 @@ class MoveRecorder(Recorder[ParticleBelief, NormedWeights, tuple]):
         self.norm = model.proposal_norm
         super().__init__(encoder, model.embed_action, model.embed_obs, *packed.movers(model))
         self._records: Room[Record] = Room()
+        self._mirror: Mirror | None = None
+        """The decoder of images by kernels, as it is in the newest segment."""
+
+    def begin(self, flat: Float[Tensor, " P"]) -> None:
+        super().begin(flat)
+        decoder = self.model.image_decoder()
+        self._mirror = Mirror(decoder) if decoder is not None and decoder.by_kernels() else None
 
     def _pack(self) -> tuple[NormedWeights, tuple]:
         return NormedWeights(packed.move_weights(self.model), self.norm.weight, self.norm.bias), ()
@@ -56,31 +67,67 @@ class MoveRecorder(Recorder[ParticleBelief, NormedWeights, tuple]):
     ) -> Update:
         u = chance.uniform(generator, *belief.log_w.shape)
         eps = chance.normal(generator, *u.shape, self.weights.move.embed.shape[1])
-        record, update = self._act(self.weights, belief, a_tm1, o_t, u, eps)
+        x = self.embedding.ahead(o_t, t)
+        record, log_w, a = self._move(self.weights, belief, a_tm1, o_t, x, u, eps)
         if t is not None:
             tree.copy(self._records.at(t, self._length, lambda: record), record)
-        return update
+        seen = self._weigh(record.moved, eps, log_w, a, o_t)
+        # No one looks at images of particles while training.
+        info = seen.info(record.ancestors, eps[..., :0], _floor(o_t))
+        return Update(ParticleBelief(record.moved.h, seen.log_w), seen.feature, seen.loss, info)
 
     @fusable
-    def _act(
+    def _move(
         self,
         weights: NormedWeights,
         belief: ParticleBelief,
         a_tm1: Float[Tensor, "N A"],
         o_t: Float[Tensor, "N *obs"],
+        x: Float[Tensor, "N X"] | None,
         u: Float[Tensor, "N K"],
         eps: Float[Tensor, "N K Z"],
-    ) -> tuple[Record, Update]:
-        encoder, w = self.encoder, weights.move
-        a, x = self.embed_action(a_tm1), self.embed_obs(o_t)
-        context = F.linear(torch.cat([x, a], -1), w.context, w.context_bias)
-        prev, ancestors = encoder.select(belief, u)  # Eq. 15
+    ) -> tuple[Record, Float[Tensor, "N K"], Float[Tensor, "N D"]]:
+        """Also the log weights that particles start with, and the embedded action."""
+        w = weights.move
+        a = self.embed_action(a_tm1)
+        seen = self.embed_obs(o_t) if x is None else x
+        context = F.linear(torch.cat([seen, a], -1), w.context, w.context_bias)
+        prev, ancestors = self.encoder.select(belief, u)  # Eq. 15
         moved, slopes = normed.move(weights, self.norm, self.model.min_var, context, prev.h, eps)
-        seen = encoder.weigh(moved, eps, prev.log_w, a, o_t)
-        # No one looks at images of particles while training.
-        info = seen.info(ancestors, eps[..., :0], seen.p_o.floor(o_t))
-        update = Update(ParticleBelief(moved.h, seen.log_w), seen.feature, seen.loss, info)
-        return Record(ancestors, moved, slopes, eps), update
+        return Record(ancestors, moved, slopes, eps), prev.log_w, a
+
+    def _weigh(
+        self,
+        moved: Moved,
+        eps: Float[Tensor, "*G N K Z"],
+        log_w_tm1: Float[Tensor, "*G N K"],
+        a: Float[Tensor, "*G N D"],
+        o_t: Float[Tensor, "..."],
+    ) -> Evidence:
+        """`ParticleEncoder.weigh`, the decoder's images by kernels where there are some."""
+        if self._mirror is None:
+            log_p_o = self._decode(moved, a, o_t)
+        else:
+            log_p_o = self._mirror.log_prob(self._begin_images(moved, a), o_t)
+        return self._judge(moved, eps, log_w_tm1, a, log_p_o)
+
+    @fusable
+    def _decode(self, moved: Moved, a: Tensor, o_t: Tensor) -> Float[Tensor, "*G N K"]:
+        law = self.model.decoder(moved.h_tm1, moved.e, a)
+        return law.log_prob(o_t.unsqueeze(moved.h.ndim - 2))
+
+    @fusable
+    def _begin_images(self, moved: Moved, a: Tensor) -> Float[Tensor, "*G N K Y X C"]:
+        decoder = self.model.image_decoder()
+        assert decoder is not None
+        x = decoder.begin(torch.cat([moved.e, moved.h_tm1], -1), a)
+        return x.unflatten(-1, SMALLEST).movedim(-3, -1).contiguous()
+
+    @fusable
+    def _judge(
+        self, moved: Moved, eps: Tensor, log_w_tm1: Tensor, a: Tensor, log_p_o: Tensor
+    ) -> Evidence:
+        return self.encoder.weigh(moved, eps, log_w_tm1, a, log_p_o)
 
     def replay(self, first: Bool[Tensor, "L N"]) -> Replayed:
         inputs, records = self._inputs(first), self._records.until(self.step_count)
@@ -91,20 +138,17 @@ class MoveRecorder(Recorder[ParticleBelief, NormedWeights, tuple]):
         )
         a, x = self.embedding.sense(inputs, self.n_steps)
         moved = normed.replay(self.weights, torch.cat([x, a], -1), walk, newest.moved)
-        return self._weigh(moved, newest.eps, a[-self.n_steps :], inputs.o_t[-self.n_steps :])
-
-    @fusable
-    def _weigh(
-        self,
-        moved: Moved,
-        eps: Float[Tensor, "L N K Z"],
-        a: Float[Tensor, "L N D"],
-        o_t: Float[Tensor, "L N *obs"],
-    ) -> Replayed:
-        equal = torch.zeros_like(eps[..., 0])  # resampled particles start so
-        seen = self.encoder.weigh(moved, eps, equal, a, o_t)
+        equal = torch.zeros_like(newest.eps[..., 0])  # resampled particles start so
+        newest_inputs = a[-self.n_steps :], inputs.o_t[-self.n_steps :]
+        seen = self._weigh(moved, newest.eps, equal, *newest_inputs)
         return Replayed(seen.feature, seen.loss)
 
     @property
     def ancestors(self) -> Int[Tensor, "T N K"]:
         return self._records.until(self.step_count).ancestors
+
+
+@fusable
+def _floor(o_t: Float[Tensor, "N *obs"]) -> Float[Tensor, "N F"]:
+    """What the law of such observations has as its floor (core.laws)."""
+    return binary_entropy(o_t).sum((-3, -2, -1))[:, None] if o_t.ndim == 4 else o_t[:, :0]

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from dvrl import chance
 from dvrl.core import smc, tree
-from dvrl.core.laws import Bernoulli, Gaussian, log_prob_of_sample
+from dvrl.core.laws import log_prob_of_sample
 from dvrl.core.scan import scan
 from dvrl.encoders.base import BeliefEncoder, Update
 from dvrl.encoders.particle_info import ParticleInfo
@@ -36,8 +36,6 @@ class Evidence(NamedTuple):
     log_prior: Float[Tensor, "*G N K"]
     log_decoder: Float[Tensor, "*G N K"]
     log_proposal: Float[Tensor, "*G N K"]
-    p_o: Gaussian | Bernoulli
-    """The decoder's laws."""
 
     def info(
         self,
@@ -115,9 +113,11 @@ class ParticleEncoder(BeliefEncoder[ParticleBelief]):
         z = q.sample(eps)  # Eq. 16
         e = model.embed_latent(z)
         h = model.transition(prev.h, e, a, x)  # Eq. 17
-        seen = self.weigh(Moved(prev.h, q.var, z, e, h), eps, prev.log_w, a, o_t)
-        o_mean = eps[..., :0] if self.training and o_t.ndim > 2 else seen.p_o.mean
-        info = seen.info(ancestors, o_mean, seen.p_o.floor(o_t))
+        p_o = model.decoder(prev.h, e, a)
+        log_p_o = p_o.log_prob(o_t.unsqueeze(1))
+        seen = self.weigh(Moved(prev.h, q.var, z, e, h), eps, prev.log_w, a, log_p_o)
+        o_mean = eps[..., :0] if self.training and o_t.ndim > 2 else p_o.mean
+        info = seen.info(ancestors, o_mean, p_o.floor(o_t))
         # Resampling uses the weights' values alone; without their history old decoders can go.
         carried = seen.log_w if self.resample is None else seen.log_w.detach()
         return Update(ParticleBelief(h, carried), seen.feature, seen.loss, info)
@@ -128,14 +128,12 @@ class ParticleEncoder(BeliefEncoder[ParticleBelief]):
         eps: Float[Tensor, "*G N K Z"],
         log_w_tm1: Float[Tensor, "*G N K"],
         a: Float[Tensor, "*G N D"],
-        o_t: Float[Tensor, "..."],
+        log_p_o: Float[Tensor, "*G N K"],
     ) -> Evidence:
         """Weights, evidence and summary of particles that have moved, in one step or in several."""
         h_tm1, var, z, e, h = moved
-        p_o = self.model.decoder(h_tm1, e, a)
         log_p_z = self.model.prior(h_tm1, a).log_prob(z)
         log_q_z = log_prob_of_sample(var, eps)
-        log_p_o = p_o.log_prob(o_t.unsqueeze(log_w_tm1.ndim - 1))
         log_w, vanished = smc.revive(log_w_tm1 + log_p_z + log_p_o - log_q_z)  # Eq. 18
 
         loss = -smc.log_mean_exp(log_w)  # Eq. 19
@@ -143,7 +141,7 @@ class ParticleEncoder(BeliefEncoder[ParticleBelief]):
         if not self.joint:  # "No joint optim": the policy must not shape model and particles
             seen, e = tree.detach(seen), e.detach()
         feature = self.summary(seen.h, e, seen.log_w)
-        return Evidence(feature, loss, log_w, vanished, log_p_z, log_p_o, log_q_z, p_o)
+        return Evidence(feature, loss, log_w, vanished, log_p_z, log_p_o, log_q_z)
 
     def select(
         self, prev: ParticleBelief, u: Float[Tensor, "N K"]

@@ -15,7 +15,8 @@ from dvrl.core import gru, smc, tree
 from dvrl.encoders.base import Update
 from dvrl.encoders.particle import ParticleBelief, ParticleEncoder
 from dvrl.encoders.particle_info import ParticleInfo
-from dvrl.encoders.recorder import Recorder, Replayed, Room
+from dvrl.encoders.recorder import Recorder, Replayed
+from dvrl.encoders.room import Room
 from dvrl.encoders.weigh import Weighed, WeighTape, WeighWeights, weigh
 from dvrl.encoders.weigh import replay as replay_weights
 from dvrl.fuse import fusable, product

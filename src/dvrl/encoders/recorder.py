@@ -6,8 +6,8 @@ used again in every window; no graph of them is kept. So every update is a funct
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import Generic, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -15,11 +15,9 @@ from torch import Tensor, nn
 
 from dvrl.core import tree
 from dvrl.encoders.base import Belief, Update
-from dvrl.encoders.embedding import Batched, Retained, Sensed
+from dvrl.encoders.embedding import Sensed, embedding
 from dvrl.encoders.packing import Acting, Derived, Packing
-from dvrl.nets.sight import Convolutions
-
-Tree = TypeVar("Tree", bound=tuple)
+from dvrl.encoders.room import Room
 
 
 class Replayed(NamedTuple):
@@ -27,24 +25,6 @@ class Replayed(NamedTuple):
 
     feature: Float[Tensor, "L N F"]
     loss: Float[Tensor, "L N"]
-
-
-class Room(Generic[Tree]):
-    """Memory for records, a row each: taken when the first one is seen, then used again."""
-
-    def __init__(self) -> None:
-        self.rows: Tree | None = None
-
-    def at(self, i: int, length: int, like: Callable[[], Tree]) -> Tree:
-        """Row `i` of `length`, each as large as `like()`."""
-        if self.rows is None:
-            self.rows = tree.tree_map(lambda x: x.new_empty((length, *x.shape)), like())
-        return tree.at(self.rows, i)
-
-    def until(self, i: int) -> Tree:
-        """The rows before `i`."""
-        assert self.rows is not None
-        return tree.tree_map(lambda x: x[:i], self.rows)
 
 
 class _Row(NamedTuple):
@@ -69,9 +49,7 @@ class Recorder(ABC, Generic[Belief, Derived, Acting]):
             for modules in ((embed_action, embed_obs), packed)
         )
         self.packing: Packing[Derived, Acting] = Packing(encoder, embeddings, others, self._pack)
-        normed = any(True for m in (embed_action, embed_obs) for _ in m.buffers())
-        dear = normed or isinstance(embed_obs, Convolutions)
-        self.embedding = (Retained if dear else Batched)(embed_action, embed_obs)
+        self.embedding = embedding(embed_action, embed_obs)
         self._rows: Room[_Row] = Room()
         self._sensed: Room[Sensed] = Room()
         self._given: list[tuple[Tensor, Tensor]] = []
@@ -84,6 +62,7 @@ class Recorder(ABC, Generic[Belief, Derived, Acting]):
     def open(self, segments: int, n_steps: int) -> None:
         """A new window."""
         self.segments, self.n_steps = segments, n_steps
+        self.embedding.open(self._length)
         self.segment = -1
         self.step_count = 0
 

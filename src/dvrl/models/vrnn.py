@@ -21,7 +21,7 @@ from dvrl.nets.layers import (
     mlp,
 )
 from dvrl.nets.norm import BatchNorm
-from dvrl.nets.sight import Sight
+from dvrl.nets.sight import ImageDecoder, Sight
 
 
 class GenerativeModel(nn.Module, ABC):
@@ -103,6 +103,10 @@ class VRNN(GenerativeModel):
         a: Float[Tensor, "*G N A"],
     ) -> Gaussian | Bernoulli:
         return self._decoder(torch.cat([e, h_tm1], -1), a)
+
+    def image_decoder(self) -> ImageDecoder | None:
+        """The decoder, if it draws images."""
+        return self._decoder if isinstance(self._decoder, ImageDecoder) else None
 
     def transition(
         self,

@@ -31,6 +31,11 @@ def unwatched() -> Iterator[None]:
         _watching = before
 
 
+def watching() -> bool:
+    """Whether statistics for evaluation are being taken."""
+    return _watching
+
+
 class BatchNorm(nn.Module):
     """Channels with mean 0 and variance 1 over all rows (and places), then scaled and shifted.
 

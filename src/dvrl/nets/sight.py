@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dvrl.core.laws import Bernoulli, Gaussian
+from dvrl.nets import picture
 from dvrl.nets.layers import RELU_GAIN, ContextLinear, GaussianHead, linear, mlp
 from dvrl.nets.norm import BatchNorm
 
@@ -104,6 +105,7 @@ class Convolutions(nn.Module):
 
     def __init__(self, channels: int, norm: bool) -> None:
         super().__init__()
+        self.channels, self.side, self.norm = channels, SIDE, norm
         self.layers, self.norms = nn.ModuleList(), nn.ModuleList()
         for size, width, stride in CONVOLUTIONS:
             self.layers.append(_orthogonal(nn.Conv2d(channels, size, width, stride)))
@@ -117,12 +119,18 @@ class Convolutions(nn.Module):
             x = norm(x.view(*rows, *x.shape[1:])).relu()
         return x.flatten(-3)
 
+    def by_kernels(self) -> bool:
+        """Whether `nets.picture` can do it: one normalised image, on a GPU."""
+        one = self.norm and self.channels == 1
+        return one and picture.find(self.layers[0].weight) is not None
+
 
 class ImageDecoder(Decoder):
     """A linear layer, then the convolutions' mirror: a brightness for every pixel."""
 
     def __init__(self, n_own: int, n_context: int, channels: int, norm: bool) -> None:
         super().__init__()
+        self.channels, self.norm = channels, norm
         smallest = SMALLEST[0] * SMALLEST[1] * SMALLEST[2]
         self.first = ContextLinear(n_own, n_context, smallest)
         self.norms = nn.ModuleList([BatchNorm(smallest, rows=2) if norm else nn.Identity()])
@@ -135,16 +143,27 @@ class ImageDecoder(Decoder):
         for size in sizes[:-1]:
             self.norms.append(BatchNorm(size, rows=2, places=2) if norm else nn.Identity())
 
+    def begin(
+        self, own: Float[Tensor, "*G N K D"], context: Float[Tensor, "*G N C"]
+    ) -> Float[Tensor, "*G N K X"]:
+        """The smallest images, as vectors."""
+        return self.norms[0](self.first(own, context)).relu()
+
     def forward(
         self, own: Float[Tensor, "*G N K D"], context: Float[Tensor, "*G N C"]
     ) -> Bernoulli:
         rows = own.shape[:-1]
-        x = self.norms[0](self.first(own, context)).relu().unflatten(-1, SMALLEST)
+        x = self.begin(own, context).unflatten(-1, SMALLEST)
         for layer, norm in zip(self.layers[:-1], self.norms[1:], strict=True):
             x = layer(x.reshape(-1, *x.shape[-3:]))
             x = norm(x.view(*rows, *x.shape[1:])).relu()
         x = self.layers[-1](x.reshape(-1, *x.shape[-3:]))
         return Bernoulli(x.view(*rows, *x.shape[1:]))
+
+    def by_kernels(self) -> bool:
+        """Whether `nets.mirror` can do it: one normalised image, on a GPU."""
+        one = self.norm and self.channels == 1
+        return one and picture.find(self.first.weight) is not None
 
 
 class Enlarge(nn.ConvTranspose2d):
