@@ -38,6 +38,10 @@ def detach(tree: Tree) -> Tree:
 def copy(into: Tree, values: Tree) -> None:
     """Overwrite the leaves of `into`, all of one type at once."""
     pairs = list(zip(leaves(into), leaves(values), strict=True))
+    if torch.compiler.is_compiling():  # it writes results where they belong, one by one
+        for target, source in pairs:
+            target.copy_(source)
+        return
     for dtype in {a.dtype for a, _ in pairs}:
         targets, sources = zip(*(pair for pair in pairs if pair[0].dtype == dtype), strict=True)
         torch._foreach_copy_(targets, sources)  # type: ignore[reportPrivateImportUsage]

@@ -115,8 +115,9 @@ class GruRecorder(Recorder[GruBelief, gru.GruWeights, tuple]):
         t: int | None,
     ) -> Update:
         x = self.embedding.ahead(o_t, t)
-        record, loss = self._move(self.weights, belief, a_tm1, o_t, x)
-        if t is not None:
+        place = self._records.ready(t)
+        record, loss = self._move(self.weights, belief, a_tm1, o_t, x, place)
+        if t is not None and place is None:
             tree.copy(self._records.at(t, self._length, lambda: record), record)
         return Update(GruBelief(record.h), record.h, loss, GruInfo())
 
@@ -128,7 +129,9 @@ class GruRecorder(Recorder[GruBelief, gru.GruWeights, tuple]):
         a_tm1: Float[Tensor, "N A"],
         o_t: Float[Tensor, "N *obs"],
         x: Float[Tensor, "N X"] | None,
+        place: Record | None,
     ) -> tuple[Record, Float[Tensor, " N"]]:
+        """One step, written to `place`."""
         encoder = self.encoder
         a = encoder.embed_action(a_tm1)
         seen = encoder.embed_obs(o_t) if x is None else x
@@ -136,7 +139,10 @@ class GruRecorder(Recorder[GruBelief, gru.GruWeights, tuple]):
         gates_h = F.linear(belief.h, weights.state, weights.state_bias)
         h, tape = gru.step(gates_i, gates_h, belief.h)  # Eq. 12
         loss = encoder.loss(belief.h, a, o_t)
-        return Record(belief.h, h, gru.slopes(tape, belief.h)), loss
+        record = Record(belief.h, h, gru.slopes(tape, belief.h))
+        if place is not None:
+            tree.copy(place, record)
+        return record, loss
 
     def replay(self, first: Bool[Tensor, "L N"]) -> Replayed:
         inputs, records = self._inputs(first), self._records.until(self.step_count)

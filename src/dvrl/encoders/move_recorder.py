@@ -68,8 +68,9 @@ class MoveRecorder(Recorder[ParticleBelief, NormedWeights, tuple]):
         u = chance.uniform(generator, *belief.log_w.shape)
         eps = chance.normal(generator, *u.shape, self.weights.move.embed.shape[1])
         x = self.embedding.ahead(o_t, t)
-        record, log_w, a = self._move(self.weights, belief, a_tm1, o_t, x, u, eps)
-        if t is not None:
+        place = self._records.ready(t)
+        record, log_w, a = self._move(self.weights, belief, a_tm1, o_t, x, u, eps, place)
+        if t is not None and place is None:
             tree.copy(self._records.at(t, self._length, lambda: record), record)
         seen = self._weigh(record.moved, eps, log_w, a, o_t)
         # No one looks at images of particles while training.
@@ -86,15 +87,19 @@ class MoveRecorder(Recorder[ParticleBelief, NormedWeights, tuple]):
         x: Float[Tensor, "N X"] | None,
         u: Float[Tensor, "N K"],
         eps: Float[Tensor, "N K Z"],
+        place: Record | None,
     ) -> tuple[Record, Float[Tensor, "N K"], Float[Tensor, "N D"]]:
-        """Also the log weights that particles start with, and the embedded action."""
+        """The step, written to `place`; the log weights that particles start with; phi^a."""
         w = weights.move
         a = self.embed_action(a_tm1)
         seen = self.embed_obs(o_t) if x is None else x
         context = F.linear(torch.cat([seen, a], -1), w.context, w.context_bias)
         prev, ancestors = self.encoder.select(belief, u)  # Eq. 15
         moved, slopes = normed.move(weights, self.norm, self.model.min_var, context, prev.h, eps)
-        return Record(ancestors, moved, slopes, eps), prev.log_w, a
+        record = Record(ancestors, moved, slopes, eps)
+        if place is not None:
+            tree.copy(place, record)
+        return record, prev.log_w, a
 
     def _weigh(
         self,

@@ -20,6 +20,10 @@ class Room(Generic[Tree]):
             self.rows = tree.tree_map(lambda x: x.new_empty((length, *x.shape)), like())
         return tree.at(self.rows, i)
 
+    def ready(self, i: int | None) -> Tree | None:
+        """Row `i`, if there is memory for it already; none for no row."""
+        return None if i is None or self.rows is None else tree.at(self.rows, i)
+
     def until(self, i: int) -> Tree:
         """The rows before `i`."""
         assert self.rows is not None
