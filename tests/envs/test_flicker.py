@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from dvrl.chance import WHOLE, Share
 from dvrl.envs.config import GymConfig
-from dvrl.envs.flicker import FlickerVector
+from dvrl.envs.flicker import AHEAD, STREAM, FlickerVector
 from dvrl.envs.gym_worlds import GymWorlds
 
 N = 4
@@ -186,6 +186,22 @@ def test_what_was_handed_out_and_what_the_environments_keep_are_left_alone():
     assert not any(obs.any() for obs in handed)
 
 
+@pytest.mark.parametrize("vector", [SyncVectorEnv, SendDice])
+@pytest.mark.parametrize("kind", [Dice, Bytes])
+def test_worlds_show_what_flickering_environments_show(kind, vector):
+    scale = 255 if kind is Bytes else 1
+    answers = course(flickering(kind=kind), 100)
+    worlds = GymWorlds(FlickerVector(dice(kind=kind, vector=vector), 0.5, seed=0), seed=0)
+    assert np.array_equal(worlds.reset(), answers[0][0] / np.float32(scale))
+    last = {(t, row): last for t, row, last in finals(answers)}
+    for t, (obs, *_) in enumerate(answers[1:], 1):
+        step = worlds.step(torch.from_numpy(NOTHING))
+        assert np.array_equal(step.obs, obs / np.float32(scale))
+        assert np.array_equal(worlds.envs.blank, ~obs.reshape(N, -1).any(1))
+        shown = np.stack([last.get((t, row), obs[row]) for row in range(N)])
+        assert np.array_equal(step.final_obs, shown / np.float32(scale))
+
+
 # Final observations
 
 
@@ -235,12 +251,27 @@ def test_a_reset_does_not_begin_the_flicker_anew():
     assert not np.array_equal(first, second)
 
 
-def test_a_stream_put_back_goes_on_as_it_would_have():
+def test_the_draws_are_two_for_every_environment_and_answer_one_answer_after_the_other():
+    envs, by_hand = flickering(0.3, seed=5), torch.Generator().manual_seed(5 ^ STREAM)
+    seen = np.zeros((0, *dice().observation_space.shape))
+    for t in range(3 * AHEAD + 1):
+        blank = envs.look(seen)
+        drawn = torch.rand(2, N, generator=by_hand).numpy() < 0.3
+        assert np.array_equal(blank, drawn)
+        assert envs.clear is seen
+        assert envs.blank is blank.obs
+        if t % 7 == 0:  # who asks for the stream does not meet what was drawn ahead
+            assert torch.equal(envs.generator.get_state(), by_hand.get_state())
+
+
+@pytest.mark.parametrize("length", [0, 20, AHEAD - 1, AHEAD])
+def test_a_stream_put_back_goes_on_as_it_would_have(length):
     envs = flickering()
-    course(envs, 20)
+    course(envs, length)
     state = envs.generator.get_state()
     expected = shown(envs)
     again = flickering(seed=77)
+    course(again, 3)  # it has drawn ahead, too
     again.generator.set_state(state)
     assert np.array_equal(shown(again), expected)
     assert not np.array_equal(shown(again), expected)

@@ -1,6 +1,7 @@
 """What worlds on the host send to a device: several arrays as one row of bytes, sent at once."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 from math import prod
 from typing import NamedTuple
 
@@ -31,6 +32,9 @@ class Layout:
         self._pinned: list[Form] = []
         self._bytes = [dtype.itemsize * prod(shape) for dtype, shape in parts]
         self._places = [-(-size // ALIGNED) * ALIGNED for size in self._bytes]
+        kinds = [torch.empty(0, dtype=dtype).numpy().dtype for dtype, _ in parts]
+        starts = accumulate(self._places[:-1], initial=0)
+        self._arrays = [*zip([shape for _, shape in parts], kinds, starts, strict=True)]
 
     def blank(self) -> UInt8[Tensor, " B"]:
         """Fresh memory."""
@@ -47,7 +51,10 @@ class Layout:
 
     def _form(self) -> "Form":
         answer = self.blank()
-        return Form(answer, [part.numpy() for part in self.read(answer)])
+        memory = answer.numpy()
+        return Form(
+            answer, [np.ndarray(shape, kind, memory, start) for shape, kind, start in self._arrays]
+        )
 
     def read(self, answer: UInt8[Tensor, " B"]) -> list[Tensor]:
         """The parts, as views of `answer` on whatever device it is."""

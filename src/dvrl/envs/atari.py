@@ -130,6 +130,7 @@ class AtariGames(VectorEnv):
         self.single_action_space = self._games.single_action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
+        self._choices = frozenset(range(int(self.single_action_space.n)))
         self._frame = np.zeros(num_envs, np.int32)
         """Emulator frames since each game began."""
 
@@ -152,7 +153,7 @@ class AtariGames(VectorEnv):
         """Let the games go on; `recv` waits for them."""
         actions = np.asarray(actions)
         whole = actions.dtype.kind in "iu" and actions.shape == (self.num_envs,)
-        if not (whole and actions.min() >= 0 and actions.max() < self.single_action_space.n):
+        if not (whole and self._choices.issuperset(actions.tolist())):
             # The emulator's threads would end over it, and `recv` wait for ever.
             raise ValueError(
                 f"the actions are {actions.tolist()}; they must be {self.num_envs} whole numbers, "
@@ -167,7 +168,8 @@ class AtariGames(VectorEnv):
         self._frame = frame
         told = {"lives": info["lives"], "episode_frame_number": frame, SCORE: score, OVER: over}
         if "final_obs" in info:  # the emulator keeps the last screen of games, not of lives
-            told["final_obs"] = np.where(over[:, None, None, None], info["final_obs"], obs)
+            told["final_obs"] = final_obs = info["final_obs"]
+            final_obs[~over] = obs[~over]
         return obs, np.sign(score).astype(np.float32), terminated, truncated, told
 
     def close_extras(self, **kwargs: Any) -> None:

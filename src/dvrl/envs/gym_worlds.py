@@ -57,6 +57,9 @@ class GymWorlds:
             )
         self.n = envs.num_envs
         self.envs = envs
+        self._flicker = envs if isinstance(envs, FlickerVector) else None
+        self._stepped = self._flicker.env if self._flicker else envs  # blanked in the answer
+        self._sends = hasattr(self._stepped, "send")
         self.device = torch.device(device)
         self.seed = seed + share.index * envs.num_envs  # every environment has a seed of its own
         self.total = share.count * envs.num_envs
@@ -108,27 +111,30 @@ class GymWorlds:
         given = action.numpy()
         # A copy in any case: an environment may keep what it is given.
         given = given.copy() if self._bounds is None else given.clip(*self._bounds)
-        send = getattr(self.envs, "send", None)
-        self._sent = None if send is not None else given
-        if send is not None:
-            send(given)
+        if self._sends:
+            self._stepped.send(given)
+        else:
+            self._sent = given
 
     def receive(self) -> Step:
         return self.read(self.receive_on_host().to(self.device, non_blocking=True))
 
     def receive_on_host(self) -> UInt8[Tensor, " B"]:
-        envs = self.envs
-        answered = envs.recv() if self._sent is None else envs.step(self._sent)
+        answer, (seen, *others, last, score, over) = self.layout.form()  # while they step
+        answered = self._stepped.recv() if self._sends else self._stepped.step(self._sent)
         obs, reward, terminated, truncated, info = answered
         ended = terminated | truncated
-        self.cut = bool((truncated & ~terminated).any())
-        values = (obs, reward, terminated, truncated, obs)
-        values += (info.get(SCORE, reward), info.get(OVER, ended))
-        answer, parts = self.layout.form()
-        for part, value in zip(parts, values, strict=True):
+        self.cut = bool(np.count_nonzero(ended) > np.count_nonzero(terminated))
+        blank = self._flicker.look(obs) if self._flicker else None
+        for part, value in zip(others, (reward, terminated, truncated), strict=True):
             part[:] = value
-        for row in np.flatnonzero(ended):
-            parts[4][row] = info["final_obs"][row]
+        score[:], over[:] = info.get(SCORE, reward), info.get(OVER, ended)
+        seen[:] = obs
+        if blank:
+            seen[blank.obs] = 0
+        last[:] = seen
+        for row in ended.nonzero()[0]:
+            last[row] = 0 if blank and blank.final_obs[row] else info["final_obs"][row]
         return answer
 
     def blank(self) -> UInt8[Tensor, " B"]:
@@ -143,18 +149,14 @@ class GymWorlds:
         return look() if self.cut else None
 
     def state(self) -> dict[str, Tensor]:
-        return {"restarts": torch.tensor(self.restarts)} | self._flicker_state()
+        flicker = {"flicker": self._flicker.generator.get_state()} if self._flicker else {}
+        return {"restarts": torch.tensor(self.restarts)} | flicker
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """The next reset begins new episodes with seeds that were not used before."""
         self.restarts = int(state["restarts"]) + 1
-        if isinstance(self.envs, FlickerVector):
-            self.envs.generator.set_state(state["flicker"])
-
-    def _flicker_state(self) -> dict[str, Tensor]:
-        if isinstance(self.envs, FlickerVector):
-            return {"flicker": self.envs.generator.get_state()}
-        return {}
+        if self._flicker:
+            self._flicker.generator.set_state(state["flicker"])
 
     def _seen(self, obs: Tensor) -> Float[Tensor, "N *obs"]:
         return obs / WHITE if self._pixels else obs
