@@ -9,7 +9,7 @@ import torch
 
 from interpreted import cases_checked, needs_triton
 
-SEGMENTS, STEPS, N = 2, 2, 3
+SEGMENTS, STEPS, N = 2, 1, 2
 
 
 @needs_triton
@@ -79,7 +79,7 @@ def agents() -> None:
     from dvrl.runs.trainer import Trainer
 
     config = preset("quick", "dvrl", AtariConfig("Pong"), steps=10**9)
-    learner = replace(config.learner, n_envs=3, n_steps=2, n_grad=2, clip_norm=1e9)
+    learner = replace(config.learner, n_envs=2, n_steps=1, n_grad=1, clip_norm=1e9)
     encoder = ParticleConfig(2, h_dim=8, z_dim=4, embed_dim=4, batch_norm=True)
     config = replace(config, encoder=encoder, learner=learner)
     found = []

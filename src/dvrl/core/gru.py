@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from dvrl import kernels
 from dvrl.core import tree
 from dvrl.fuse import fusable
 
@@ -123,7 +124,7 @@ class _Replay(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         walk, size = ctx.walk, ctx.walk.h_tm1.shape[-1]
-        d_gates = _walk_back(walk, *grads)
+        d_gates = way_back(walk, *grads)
         d_input, d_state = d_gates[..., : 3 * size], d_gates[..., size:]
         segments = walk.weights.input.shape[0]
         d_sensed = d_input.unflatten(0, (segments, -1)).flatten(1, 2) @ walk.weights.input
@@ -141,7 +142,17 @@ class _Replay(torch.autograd.Function):
         )
 
 
-def _walk_back(
+def way_back(
+    walk: GruWalk, d_htm1: Float[Tensor, "L N H"], d_h: Float[Tensor, "L N H"]
+) -> Float[Tensor, "T N D"]:
+    """By a Triton kernel a step, where these run; else segment by segment."""
+    found = kernels.find("dvrl.core.gru_walk_triton", walk.h_tm1)
+    if found is not None:
+        return found.walk_back(walk, d_htm1, d_h, precision=kernels.precision())
+    return walk_back(walk, d_htm1, d_h)
+
+
+def walk_back(
     walk: GruWalk, d_htm1: Float[Tensor, "L N H"], d_h: Float[Tensor, "L N H"]
 ) -> Float[Tensor, "T N D"]:
     """Segment by segment: all are alike, but for the gradients that the newest is given."""

@@ -231,7 +231,7 @@ def forward(
     """core.scan.scan_taped, written to `results`; if there is but one, the last state alone."""
     n, length, hidden = *gates_i.shape[:2], weight.shape[1]
     if not supports(hidden):
-        return cell_triton.forward(gates_i, weight, bias, results)
+        return cell_triton.forward(gates_i, weight, bias, results, tf32=tf32)
     taped = len(results) > 1
     last, before, tape = results if taped else 3 * results
     tensors = gates_i.contiguous(), weight.contiguous(), bias.contiguous(), last, before, tape
@@ -247,7 +247,7 @@ def backward(d_last: Tensor, before: Tensor, tape: Tensor, weight: Tensor, tf32:
     """core.scan.scan_back."""
     n, length, hidden = before.shape
     if not supports(hidden):
-        return cell_triton.backward(d_last, before, tape, weight)
+        return cell_triton.backward(d_last, before, tape, weight, tf32=tf32)
     d_gates = torch.empty_like(tape)
     tensors = d_last.contiguous(), before, tape, weight.contiguous(), d_gates
     if tf32 and n >= MANY:

@@ -100,12 +100,12 @@ class Pictured(Embedding):
     @fusable
     def _arrange(self, row: Float[Tensor, " E"]) -> Layers:
         parts = rows.part(row, self.shapes)
-        n = 2 * len(self.geometry)
-        layers = zip(parts[0:n:2], parts[1:n:2], parts[n::2], parts[n + 1 :: 2], strict=True)
-        return Layers._make(
-            Arranged(narrow(w), widen(w, there.stride), bias, weight, shift)
-            for (w, bias, weight, shift), (there, _) in zip(layers, self.geometry, strict=True)
-        )
+        n, layers = len(self.geometry), []
+        for i in range(n):
+            (w, bias), (weight, shift) = (parts[j : j + 2] for j in (2 * i, 2 * (n + i)))
+            stride = self.geometry[i][0].stride
+            layers.append(Arranged(narrow(w), widen(w, stride), bias, weight, shift))
+        return Layers(*layers)
 
     def ahead(self, o_t: Float[Tensor, "N 1 Y X"], t: int | None) -> Float[Tensor, "N X"]:
         if t is None:

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from dvrl import kernels
 from dvrl.core import tree
 from dvrl.fuse import fusable
 from dvrl.models.replay import Moved, gradients, move_on, project
@@ -46,7 +47,7 @@ class NormedWalk(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Gradients that the walk found, at one step or at all."""
+    """Gradients that the walk found, at one step or several."""
 
     gates: Float[Tensor, "*T N K G5"]
     """As in models.walk, and so are the next two."""
@@ -55,6 +56,14 @@ class Found(NamedTuple):
     scale: Float[Tensor, "*T Q"]
     """Of the normalisation's weight, and below of its bias."""
     shift: Float[Tensor, "*T Q"]
+
+
+class Back(NamedTuple):
+    """Gradients that the walk found at all steps."""
+
+    moves: Walked
+    scale: Float[Tensor, "T Q"]
+    shift: Float[Tensor, "T Q"]
 
 
 def move(
@@ -90,23 +99,30 @@ class _Replay(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         walk: NormedWalk = ctx.walk
-        found = way_back(walk, Moved(*grads))
-        results = found[:3]
-        sums = torch.cat([x.sum(2) for x in results], -1)
+        back = way_back(walk, Moved(*grads))
         plain = Walk(
             walk.weights.move, walk.first, walk.ancestors, walk.h_tm1, walk.z, walk.e,
-            walk.slopes.move, Walked(*results, sums),
+            walk.slopes.move, back.moves,
         )  # fmt: skip
         of_moves = gradients(plain, ctx.sensed, [rows(plain, slice(None))])
-        return None, None, *of_moves, found.scale.sum(0), found.shift.sum(0)
+        return None, None, *of_moves, back.scale.sum(0), back.shift.sum(0)
 
 
-def way_back(walk: NormedWalk, given: Moved) -> Found:
-    """Segment by segment: all are alike, but for the gradients that the newest is given."""
+def way_back(walk: NormedWalk, given: Moved) -> Back:
+    """By Triton kernels, where they know the sizes; else segment by segment."""
+    found = kernels.find("dvrl.models.normed_triton", walk.z)
+    sizes = (s.shape[-1] for s in (walk.h_tm1, walk.slopes.unit, walk.e, walk.z))
+    if found is not None and found.supports(*sizes, k=walk.z.shape[2]):
+        return found.walk_back(walk, given, precision=kernels.precision())
+    return walk_back(walk, given)
+
+
+def walk_back(walk: NormedWalk, given: Moved) -> Back:
+    """All segments are alike, but for the gradients that the newest is given."""
     segments = len(walk.weights.weight)
     n_steps = len(walk.z) // segments
     flow = torch.zeros_like(walk.h_tm1[0])
-    found: list[Found] = []
+    parts: list[Found] = []
     for s in reversed(range(segments)):
         steps = slice(s * n_steps, (s + 1) * n_steps)
         segment, flow = _walk_segment(
@@ -116,10 +132,13 @@ def way_back(walk: NormedWalk, given: Moved) -> Found:
             walk.e[steps],
             tree.tree_map(lambda x, steps=steps: x[steps], walk.slopes),
             flow,
-            None if found else given,
+            None if parts else given,
         )
-        found.append(segment)
-    return tree.tree_map(lambda *parts: torch.cat(parts), *found[::-1])
+        parts.append(segment)
+    found = tree.tree_map(lambda *xs: torch.cat(xs), *parts[::-1])
+    results = found[:3]
+    sums = torch.cat([x.sum(2) for x in results], -1)
+    return Back(Walked(*results, sums), found.scale, found.shift)
 
 
 @fusable

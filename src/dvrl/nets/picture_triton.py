@@ -1,4 +1,4 @@
-"""Convolutions and their way back by GPU kernels that normalise what they read and sum what they give.
+"""Convolutions and their way back by kernels that normalise what they read and sum what they give.
 
 Libraries compute small convolutions by many kernels: they turn layouts round, and leave scaling,
 statistics and slopes to others. Here a layer is two: a product over patches whose input is
@@ -20,7 +20,7 @@ from dvrl.nets.picture import Geometry, Norm
 PLAIN, STATISTICS, SLOPES, PIXELS = (tl.constexpr(i) for i in range(4))
 """What becomes of a product: nothing; it is to be normalised; it is a gradient behind a
 normalised layer and its ReLU; it is log-odds of pixels."""
-LANES = tl.constexpr(64)
+LANES = tl.constexpr(256)
 PROGRAMS = 528
 """Four for each multiprocessor of a large GPU."""
 
@@ -33,16 +33,21 @@ def _patches(
 ):  # fmt: skip
     """[rows, DEPTH] of what the rows' places see, from element k0 of (tap, tap, channel) on."""
     k = k0 + tl.arange(0, DEPTH)
-    tap, c = k // C_IN, k % C_IN
-    at_y = (y * STRIDE - PAD)[:, None] + (tap // TAPS)[None, :]
-    at_x = (x * STRIDE - PAD)[:, None] + (tap % TAPS)[None, :]
-    there = real[:, None]
-    if PAD > 0:
-        there = there & (at_y >= 0) & (at_y < SIDE_IN) & (at_x >= 0) & (at_x < SIDE_IN)
     base = image.to(tl.int64) * (SIDE_IN * SIDE_IN * C_IN)
-    seen = tl.load(
-        x_ptr + base[:, None] + (at_y * SIDE_IN + at_x) * C_IN + c[None, :], mask=there, other=0.0
-    )
+    if C_IN % DEPTH == 0:  # all of one tap: what is found out once for a row is cheap
+        tap = k0 // C_IN
+        c = k - tap * C_IN
+        at_y, at_x = y * STRIDE - PAD + tap // TAPS, x * STRIDE - PAD + tap % TAPS
+        inside = (at_y >= 0) & (at_y < SIDE_IN) & (at_x >= 0) & (at_x < SIDE_IN)
+        there = (real & inside if PAD > 0 else real)[:, None]
+        at = (base + (at_y * SIDE_IN + at_x) * C_IN)[:, None] + c[None, :]
+    else:
+        tl.static_assert(PAD == 0)
+        tap, c = k // C_IN, k % C_IN
+        place = (tap // TAPS) * SIDE_IN + tap % TAPS
+        there = real[:, None]
+        at = (base + (y * SIDE_IN + x) * (STRIDE * C_IN))[:, None] + (place * C_IN + c)[None, :]
+    seen = tl.load(x_ptr + at, mask=there, other=0.0)
     if fix_ptr is not None:
         fix_ptr += step * (4 * C_IN) + c
         mean, scale = tl.load(fix_ptr), tl.load(fix_ptr + 2 * C_IN)
@@ -306,6 +311,11 @@ def tiling(images: int, together: int, places: int) -> Tiling:
     return Tiling(together, triton.cdiv(together * places, rows), rows)
 
 
+def _depth(g: Geometry) -> int:
+    """Elements of a patch that are added at once: of one tap, or of all where it has but one."""
+    return 64 if g.c_in in (1, 64) else 32
+
+
 def convolve(
     g: Geometry,
     x: Tensor,
@@ -324,13 +334,12 @@ def convolve(
     images = len(x)
     together = 1 if then is PIXELS else images // steps
     t = tiling(images, together, g.side**2)
-    deep, wide = g.taps**2 * g.c_in, g.shuffle**2 * g.c
-    depth = 64 if deep % 64 == 0 and wide < 128 else 32
+    depth = 32 if g.shuffle**2 * g.c >= 128 else _depth(g)
     _convolve[(images // together * t.tiles,)](
         x, fix, w, bias, out, parts, other, other_fix, images // steps, images // len(w),
         g.side_in, g.c_in, g.taps, g.stride, g.pad, g.side, g.c, g.shuffle, *t, depth,
         COPIES=images // len(other) if then is PIXELS else 1, THEN=then,
-        PRECISION=kernels.precision(), num_warps=8 if wide >= 128 else 4,
+        PRECISION=kernels.precision(), num_warps=4, num_stages=2,
     )  # fmt: skip
 
 
@@ -393,7 +402,7 @@ def of_weights(g: Geometry, x: Tensor, fix: Tensor | None, d: Tensor, steps: int
     together, rows = images // steps, 32
     tiles = triton.cdiv(together * g.side**2, rows)
     deep, wide = g.taps**2 * g.c_in, g.shuffle**2 * g.c
-    depth = 64 if deep % 64 == 0 else 32
+    depth = _depth(g)
     blocks = deep // depth
     each = triton.next_power_of_2(triton.cdiv(steps * tiles * blocks, PROGRAMS))
     shares = triton.cdiv(steps * tiles, each)
