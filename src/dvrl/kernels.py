@@ -1,5 +1,8 @@
 """GPU kernels of our own: where they can be used, and how precisely they multiply."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -27,3 +30,27 @@ def tf32() -> bool:
 def precision() -> Literal["tf32", "tf32x3"]:
     """The same in Triton's words; three products of tf32 are as exact as one of float32."""
     return "tf32" if tf32() else "tf32x3"
+
+
+@contextmanager
+def beside(x: Tensor) -> Iterator[None]:
+    """Within this context operations run beside those that follow it, on a GPU; what came before is
+    waited for. Nobody waits for them before `meet`, and what they read must be kept until then."""
+    if not x.is_cuda:
+        yield
+        return
+    side = _side(x.device)
+    side.wait_stream(torch.cuda.current_stream(x.device))
+    with torch.cuda.stream(side):
+        yield
+
+
+def meet(x: Tensor) -> None:
+    """Wait for what runs beside."""
+    if x.is_cuda:
+        torch.cuda.current_stream(x.device).wait_stream(_side(x.device))
+
+
+@cache
+def _side(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)

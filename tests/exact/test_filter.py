@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from dvrl.core import smc
 from dvrl.core.laws import Gaussian
 from dvrl.encoders import exact
-from dvrl.encoders.particle import ParticleBelief, ParticleEncoder
+from dvrl.encoders.particle import ParticleBelief, ParticleEncoder, Reader
 from dvrl.models.vrnn import GenerativeModel
 
 STEPS = 12
@@ -43,11 +43,14 @@ class LinearModel(GenerativeModel):
         return e
 
 
-class MeanState(nn.Module):
+class MeanState(Reader):
     """The weighted mean of the particles' states."""
 
-    def forward(self, h: Tensor, e: Tensor, log_w: Tensor) -> Tensor:
-        return (log_w.softmax(-1)[..., None] * h).sum(1)
+    def ahead(self, h: Tensor, e: Tensor) -> Tensor:
+        return h
+
+    def forward(self, ahead: Tensor, log_w: Tensor) -> Tensor:
+        return (log_w.softmax(-1)[..., None] * ahead).sum(1)
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from dvrl import kernels
 from dvrl.core import gru, tree
 from dvrl.encoders.base import BeliefEncoder, Update
 from dvrl.encoders.recorder import Recorder, Replayed
@@ -114,29 +115,39 @@ class GruRecorder(Recorder[GruBelief, gru.GruWeights, tuple]):
         generator: torch.Generator,
         t: int | None,
     ) -> Update:
+        with kernels.beside(o_t):
+            gates_h, a = self._start(self.weights, belief, a_tm1)
         x = self.embedding.ahead(o_t, t)
+        kernels.meet(o_t)
         place = self._records.ready(t)
-        record, loss = self._move(self.weights, belief, a_tm1, o_t, x, place)
+        record, loss = self._move(self.weights, belief, gates_h, a, o_t, x, place)
         if t is not None and place is None:
             tree.copy(self._records.at(t, self._length, lambda: record), record)
         return Update(GruBelief(record.h), record.h, loss, GruInfo())
+
+    @fusable
+    def _start(
+        self, weights: gru.GruWeights, belief: GruBelief, a_tm1: Float[Tensor, "N A"]
+    ) -> tuple[Float[Tensor, "N G"], Float[Tensor, "N D"]]:
+        """What the state says to the gates, and phi^a: both are known before anything is seen."""
+        gates_h = F.linear(belief.h, weights.state, weights.state_bias)
+        return gates_h, self.encoder.embed_action(a_tm1)
 
     @fusable
     def _move(
         self,
         weights: gru.GruWeights,
         belief: GruBelief,
-        a_tm1: Float[Tensor, "N A"],
+        gates_h: Float[Tensor, "N G"],
+        a: Float[Tensor, "N D"],
         o_t: Float[Tensor, "N *obs"],
         x: Float[Tensor, "N X"] | None,
         place: Record | None,
     ) -> tuple[Record, Float[Tensor, " N"]]:
         """One step, written to `place`."""
         encoder = self.encoder
-        a = encoder.embed_action(a_tm1)
         seen = encoder.embed_obs(o_t) if x is None else x
         gates_i = F.linear(torch.cat([seen, a], -1), weights.input, weights.input_bias)
-        gates_h = F.linear(belief.h, weights.state, weights.state_bias)
         h, tape = gru.step(gates_i, gates_h, belief.h)  # Eq. 12
         loss = encoder.loss(belief.h, a, o_t)
         record = Record(belief.h, h, gru.slopes(tape, belief.h))

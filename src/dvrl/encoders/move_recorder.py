@@ -11,11 +11,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from dvrl import chance
+from dvrl import chance, kernels
 from dvrl.core import tree
 from dvrl.core.laws import binary_entropy
 from dvrl.encoders.base import Update
-from dvrl.encoders.particle import Evidence, ParticleBelief, ParticleEncoder
+from dvrl.encoders.particle import Ahead, Evidence, ParticleBelief, ParticleEncoder
 from dvrl.encoders.recorder import Recorder, Replayed
 from dvrl.encoders.room import Room
 from dvrl.fuse import fusable
@@ -23,6 +23,7 @@ from dvrl.models import normed, packed
 from dvrl.models.normed import NormedSlopes, NormedWalk, NormedWeights
 from dvrl.models.replay import Moved
 from dvrl.models.vrnn import VRNN
+from dvrl.models.walk import MoveWeights
 from dvrl.nets.mirror import Mirror
 from dvrl.nets.sight import SMALLEST
 
@@ -34,6 +35,18 @@ class Record(NamedTuple):
     moved: Moved
     slopes: NormedSlopes
     eps: Float[Tensor, "*T N K Z"]
+
+
+class Start(NamedTuple):
+    """What a step knows before it sees."""
+
+    h: Float[Tensor, "N K H"]
+    log_w: Float[Tensor, "N K"]
+    """Of particles that were chosen."""
+    ancestors: Int[Tensor, "N K"]
+    of_state: Float[Tensor, "N K G4"]
+    """What h_{t-1} says to the proposal and to the gates."""
+    a: Float[Tensor, "N D"]
 
 
 class MoveRecorder(Recorder[ParticleBelief, NormedWeights, tuple]):
@@ -65,41 +78,53 @@ class MoveRecorder(Recorder[ParticleBelief, NormedWeights, tuple]):
         generator: torch.Generator,
         t: int | None,
     ) -> Update:
-        u = chance.uniform(generator, *belief.log_w.shape)
-        eps = chance.normal(generator, *u.shape, self.weights.move.embed.shape[1])
+        with kernels.beside(o_t):
+            u = chance.uniform(generator, *belief.log_w.shape)
+            eps = chance.normal(generator, *u.shape, self.weights.move.embed.shape[1])
+            start = self._start(self.weights.move, belief, a_tm1, u)
         x = self.embedding.ahead(o_t, t)
+        kernels.meet(o_t)
         place = self._records.ready(t)
-        record, log_w, a = self._move(self.weights, belief, a_tm1, o_t, x, u, eps, place)
+        record = self._move(self.weights, start, o_t, x, eps, place)
         if t is not None and place is None:
             tree.copy(self._records.at(t, self._length, lambda: record), record)
-        seen = self._weigh(record.moved, eps, log_w, a, o_t)
+        seen = self._weigh(record.moved, eps, start.log_w, start.a, o_t)
         # No one looks at images of particles while training.
         info = seen.info(record.ancestors, eps[..., :0], _floor(o_t))
         return Update(ParticleBelief(record.moved.h, seen.log_w), seen.feature, seen.loss, info)
 
     @fusable
+    def _start(
+        self,
+        w: MoveWeights,
+        belief: ParticleBelief,
+        a_tm1: Float[Tensor, "N A"],
+        u: Float[Tensor, "N K"],
+    ) -> Start:
+        prev, ancestors = self.encoder.select(belief, u)  # Eq. 15
+        of_state = F.linear(prev.h, w.state, w.state_bias)
+        return Start(*prev, ancestors, of_state, self.embed_action(a_tm1))
+
+    @fusable
     def _move(
         self,
         weights: NormedWeights,
-        belief: ParticleBelief,
-        a_tm1: Float[Tensor, "N A"],
+        start: Start,
         o_t: Float[Tensor, "N *obs"],
         x: Float[Tensor, "N X"] | None,
-        u: Float[Tensor, "N K"],
         eps: Float[Tensor, "N K Z"],
         place: Record | None,
-    ) -> tuple[Record, Float[Tensor, "N K"], Float[Tensor, "N D"]]:
-        """The step, written to `place`; the log weights that particles start with; phi^a."""
+    ) -> Record:
+        """The step, written to `place`."""
         w = weights.move
-        a = self.embed_action(a_tm1)
         seen = self.embed_obs(o_t) if x is None else x
-        context = F.linear(torch.cat([seen, a], -1), w.context, w.context_bias)
-        prev, ancestors = self.encoder.select(belief, u)  # Eq. 15
-        moved, slopes = normed.move(weights, self.norm, self.model.min_var, context, prev.h, eps)
-        record = Record(ancestors, moved, slopes, eps)
+        context = F.linear(torch.cat([seen, start.a], -1), w.context, w.context_bias)
+        given = context, start.h, start.of_state, eps
+        moved, slopes = normed.move(weights, self.norm, self.model.min_var, *given)
+        record = Record(start.ancestors, moved, slopes, eps)
         if place is not None:
             tree.copy(place, record)
-        return record, prev.log_w, a
+        return record
 
     def _weigh(
         self,
@@ -111,10 +136,20 @@ class MoveRecorder(Recorder[ParticleBelief, NormedWeights, tuple]):
     ) -> Evidence:
         """`ParticleEncoder.weigh`, the decoder's images by kernels where there are some."""
         if self._mirror is None:
-            log_p_o = self._decode(moved, a, o_t)
+            ahead = self._ahead(moved, eps, a)
+            return self._judge(ahead, log_w_tm1, self._decode(moved, a, o_t))
+        if torch.is_grad_enabled():  # autograd would free what is read beside
+            ahead = self._ahead(moved, eps, a)
         else:
-            log_p_o = self._mirror.log_prob(self._begin_images(moved, a), o_t)
-        return self._judge(moved, eps, log_w_tm1, a, log_p_o)
+            with kernels.beside(o_t):
+                ahead = self._ahead(moved, eps, a)
+        log_p_o = self._mirror.log_prob(self._begin_images(moved, a), o_t)
+        kernels.meet(o_t)
+        return self._judge(ahead, log_w_tm1, log_p_o)
+
+    @fusable
+    def _ahead(self, moved: Moved, eps: Tensor, a: Tensor) -> Ahead:
+        return self.encoder.ahead(moved, eps, a)
 
     @fusable
     def _decode(self, moved: Moved, a: Tensor, o_t: Tensor) -> Float[Tensor, "*G N K"]:
@@ -129,10 +164,8 @@ class MoveRecorder(Recorder[ParticleBelief, NormedWeights, tuple]):
         return x.unflatten(-1, SMALLEST).movedim(-3, -1).contiguous()
 
     @fusable
-    def _judge(
-        self, moved: Moved, eps: Tensor, log_w_tm1: Tensor, a: Tensor, log_p_o: Tensor
-    ) -> Evidence:
-        return self.encoder.weigh(moved, eps, log_w_tm1, a, log_p_o)
+    def _judge(self, ahead: Ahead, log_w_tm1: Tensor, log_p_o: Tensor) -> Evidence:
+        return self.encoder.weigh(ahead, log_w_tm1, log_p_o)
 
     def replay(self, first: Bool[Tensor, "L N"]) -> Replayed:
         inputs, records = self._inputs(first), self._records.until(self.step_count)

@@ -1,5 +1,6 @@
 """DVRL's encoder: a belief of K weighted particles (paper Sec. 3.3, Alg. 1)."""
 
+from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import torch
@@ -26,6 +27,15 @@ class ParticleBelief(NamedTuple):
     log_w: Float[Tensor, "N K"]
 
 
+class Ahead(NamedTuple):
+    """What can be said of particles that have moved before they are compared with what is seen."""
+
+    log_prior: Float[Tensor, "*G N K"]
+    log_proposal: Float[Tensor, "*G N K"]
+    read: Float[Tensor, "*G N K D"]
+    """What the summary reads."""
+
+
 class Evidence(NamedTuple):
     """What an observation says of particles that have moved; in one step, or in several."""
 
@@ -48,25 +58,46 @@ class Evidence(NamedTuple):
         return tree.detach(seen)
 
 
-class Summary(nn.Module):
+class Reader(nn.Module, ABC):
+    """Particles into a feature: first what can be done before their weights are known."""
+
+    @abstractmethod
+    def ahead(
+        self, h: Float[Tensor, "*G N K H"], e: Float[Tensor, "*G N K E"]
+    ) -> Float[Tensor, "*G N K D"]:
+        """Of their states and embedded latents."""
+
+    @abstractmethod
+    def forward(
+        self, ahead: Float[Tensor, "*G N K D"], log_w: Float[Tensor, "*G N K"]
+    ) -> Float[Tensor, "*G N F"]:
+        """The feature."""
+
+
+class Summary(Reader):
     """The second GRU: reads the particles one after the other, its last state is the feature."""
 
     def __init__(self, h_dim: int) -> None:
         super().__init__()
         self.cell = nn.GRUCell(2 * h_dim + 1, h_dim)
 
+    def ahead(
+        self, h: Float[Tensor, "*G N K H"], e: Float[Tensor, "*G N K H"]
+    ) -> Float[Tensor, "*G N K G3"]:
+        """The gates of all particles' inputs at once: only those of the state must wait."""
+        cell, size = self.cell, h.shape[-1]
+        of_h = new_gate_first(cell.weight_ih[:, :size])
+        of_e = new_gate_first(cell.weight_ih[:, size : 2 * size])
+        return F.linear(h, of_h, new_gate_first(cell.bias_ih)) + F.linear(e, of_e)
+
     def forward(
-        self,
-        h: Float[Tensor, "*G N K H"],
-        e: Float[Tensor, "*G N K H"],
-        log_w: Float[Tensor, "*G N K"],
+        self, ahead: Float[Tensor, "*G N K G3"], log_w: Float[Tensor, "*G N K"]
     ) -> Float[Tensor, "*G N H"]:
+        """Weights are read as shares."""
         cell = self.cell
-        particles = torch.cat([h, e, log_w.softmax(-1)[..., None]], -1)
-        weight, bias = (new_gate_first(t) for t in (cell.weight_ih, cell.bias_ih))
-        # All particles at once: only the state's gates must wait.
-        gates = F.linear(particles, weight, bias).flatten(0, -3)
-        return scan(gates, cell.weight_hh, cell.bias_hh).view(*h.shape[:-2], -1)
+        of_weight = new_gate_first(cell.weight_ih[:, -1])
+        gates = torch.addcmul(ahead, log_w.softmax(-1)[..., None], of_weight).flatten(0, -3)
+        return scan(gates, cell.weight_hh, cell.bias_hh).view(*log_w.shape[:-1], -1)
 
 
 class ParticleEncoder(BeliefEncoder[ParticleBelief]):
@@ -77,7 +108,7 @@ class ParticleEncoder(BeliefEncoder[ParticleBelief]):
     def __init__(
         self,
         model: GenerativeModel,
-        summary: nn.Module,
+        summary: Reader,
         n_particles: int,
         h_dim: int,
         resample: smc.Resampler | None = smc.systematic,
@@ -115,32 +146,35 @@ class ParticleEncoder(BeliefEncoder[ParticleBelief]):
         h = model.transition(prev.h, e, a, x)  # Eq. 17
         p_o = model.decoder(prev.h, e, a)
         log_p_o = p_o.log_prob(o_t.unsqueeze(1))
-        seen = self.weigh(Moved(prev.h, q.var, z, e, h), eps, prev.log_w, a, log_p_o)
+        ahead = self.ahead(Moved(prev.h, q.var, z, e, h), eps, a)
+        seen = self.weigh(ahead, prev.log_w, log_p_o)
         o_mean = eps[..., :0] if self.training and o_t.ndim > 2 else p_o.mean
         info = seen.info(ancestors, o_mean, p_o.floor(o_t))
         # Resampling uses the weights' values alone; without their history old decoders can go.
         carried = seen.log_w if self.resample is None else seen.log_w.detach()
         return Update(ParticleBelief(h, carried), seen.feature, seen.loss, info)
 
-    def weigh(
-        self,
-        moved: Moved,
-        eps: Float[Tensor, "*G N K Z"],
-        log_w_tm1: Float[Tensor, "*G N K"],
-        a: Float[Tensor, "*G N D"],
-        log_p_o: Float[Tensor, "*G N K"],
-    ) -> Evidence:
-        """Weights, evidence and summary of particles that have moved, in one step or in several."""
+    def ahead(
+        self, moved: Moved, eps: Float[Tensor, "*G N K Z"], a: Float[Tensor, "*G N D"]
+    ) -> Ahead:
+        """Densities of z, and what the summary reads; in one step or in several."""
         h_tm1, var, z, e, h = moved
         log_p_z = self.model.prior(h_tm1, a).log_prob(z)
-        log_q_z = log_prob_of_sample(var, eps)
-        log_w, vanished = smc.revive(log_w_tm1 + log_p_z + log_p_o - log_q_z)  # Eq. 18
-
-        loss = -smc.log_mean_exp(log_w)  # Eq. 19
-        seen = ParticleBelief(h, log_w)
         if not self.joint:  # "No joint optim": the policy must not shape model and particles
-            seen, e = tree.detach(seen), e.detach()
-        feature = self.summary(seen.h, e, seen.log_w)
+            h, e = h.detach(), e.detach()
+        return Ahead(log_p_z, log_prob_of_sample(var, eps), self.summary.ahead(h, e))
+
+    def weigh(
+        self,
+        ahead: Ahead,
+        log_w_tm1: Float[Tensor, "*G N K"],
+        log_p_o: Float[Tensor, "*G N K"],
+    ) -> Evidence:
+        """Weights, evidence and summary."""
+        log_p_z, log_q_z, read = ahead
+        log_w, vanished = smc.revive(log_w_tm1 + log_p_z + log_p_o - log_q_z)  # Eq. 18
+        loss = -smc.log_mean_exp(log_w)  # Eq. 19
+        feature = self.summary(read, log_w if self.joint else log_w.detach())
         return Evidence(feature, loss, log_w, vanished, log_p_z, log_p_o, log_q_z)
 
     def select(

@@ -13,12 +13,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from dvrl import kernels
 from dvrl.core import rows, tree
 from dvrl.encoders.embedding import Embedded, Embedding, Sensed
 from dvrl.encoders.room import Room
 from dvrl.fuse import fusable
 from dvrl.nets import norm
 from dvrl.nets.picture import (
+    Found,
     Geometry,
     Layer,
     Norm,
@@ -50,8 +52,8 @@ class Look(NamedTuple):
 class Arranged(NamedTuple):
     """A layer's parameters, of one segment or of S."""
 
-    w: Float[Tensor, "*S T C"]
-    w_back: Float[Tensor, "*S T D"]
+    w: Float[Tensor, "*S C T"]
+    w_back: Float[Tensor, "*S D T"]
     bias: Float[Tensor, "*S C"]
     weight: Float[Tensor, "*S C"]
     """Of the normalisation, and below its bias."""
@@ -166,19 +168,21 @@ class Pictured(Embedding):
     ) -> Float[Tensor, " E"]:
         """Gradient of the images' parameters, of all segments together."""
         look, layers = self.looks(len(o_t)), self.layers(slice(self._segment + 1))
-        slope = Slope(*kernels_for(d_x).deactivate(d_x.contiguous(), *look.three))
+        slopes = [Slope(*kernels_for(d_x).deactivate(d_x.contiguous(), *look.three))]
         seen = [o_t.flatten(0, 1).movedim(-3, -1), *look[:3]]
-        of_layers, of_norms = [], []
+        found: list[Found] = []
         for i in reversed(range(3)):
-            found = derived(layers[i], seen[i], seen[i + 1], slope)
-            shape = self.shapes[2 * i]
-            bias, weight = found.sums.sum(0)
-            of_norms += [bias, weight]
-            # What is normalised does not depend on a bias before it.
-            of_layers += [torch.zeros_like(bias), unnarrow(found.w, shape)]
+            found.append(derived(layers[i], seen[i], seen[i + 1], slopes[-1]))
             if i:
-                slope = behind(layers[i], slope.d, seen[i])
-        return rows.join([*of_layers[::-1], *of_norms[::-1]])
+                slopes.append(behind(layers[i], slopes[-1].d, seen[i]))
+        kernels.meet(d_x)
+        of_layers, of_norms = [], []
+        for i, f in enumerate(reversed(found)):
+            bias, weight = f.sums.sum(0)
+            of_norms += [weight, bias]
+            # What is normalised does not depend on a bias before it.
+            of_layers += [unnarrow(f.w, self.shapes[2 * i]), torch.zeros_like(bias)]
+        return rows.join([*of_layers, *of_norms])
 
 
 class _Derive(torch.autograd.Function):

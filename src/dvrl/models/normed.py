@@ -13,7 +13,7 @@ from torch import Tensor
 from dvrl import kernels
 from dvrl.core import tree
 from dvrl.fuse import fusable
-from dvrl.models.replay import Moved, gradients, move_on, project
+from dvrl.models.replay import Moved, gradients, move_on
 from dvrl.models.walk import MoveWeights, Slopes, Walk, Walked, rows
 from dvrl.nets.norm import BatchNorm
 
@@ -72,11 +72,13 @@ def move(
     min_var: float,
     context: Float[Tensor, "N G"],
     h_tm1: Float[Tensor, "N K H"],
+    of_state: Float[Tensor, "N K G4"],
     eps: Float[Tensor, "N K Z"],
 ) -> tuple[Moved, NormedSlopes]:
-    """z_t from the proposal, h_t by the transition; `norm` lends its statistics."""
-    of_state, seen = project(w.move, context, h_tm1)
-    centred, rate = norm.centre(seen)
+    """z_t from the proposal, h_t by the transition; `of_state`: what these are told by h_{t-1};
+    `norm` lends its statistics."""
+    gates = 3 * h_tm1.shape[-1]
+    centred, rate = norm.centre(of_state[..., gates:] + context[:, None, gates:])
     unit = centred * rate
     hidden = torch.relu(unit * w.weight + w.bias)
     moved, slopes = move_on(w.move, min_var, context, h_tm1, eps, of_state, hidden)

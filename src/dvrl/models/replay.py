@@ -41,17 +41,10 @@ def move(
     eps: Float[Tensor, "N K Z"],
 ) -> tuple[Moved, Slopes]:
     """z_t from the proposal, h_t by the transition."""
-    of_state, seen = project(w, context, h_tm1)
-    return move_on(w, min_var, context, h_tm1, eps, of_state, torch.relu(seen))
-
-
-def project(
-    w: MoveWeights, context: Float[Tensor, "N G"], h_tm1: Float[Tensor, "N K H"]
-) -> tuple[Float[Tensor, "N K G"], Float[Tensor, "N K Q"]]:
-    """What the state says, and the proposal's hidden layer before it is bent."""
     gates = 3 * h_tm1.shape[-1]
     of_state = F.linear(h_tm1, w.state, w.state_bias)
-    return of_state, of_state[..., gates:] + context[:, None, gates:]
+    hidden = torch.relu(of_state[..., gates:] + context[:, None, gates:])
+    return move_on(w, min_var, context, h_tm1, eps, of_state, hidden)
 
 
 def move_on(

@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from dvrl import kernels
 from dvrl.fuse import fusable
 from dvrl.nets import norm
 from dvrl.nets.picture import (
     Layer,
     Norm,
     Seen,
-    Slope,
     behind,
     derived,
     kernels_for,
@@ -87,24 +87,27 @@ class Mirror:
         d: Float[Tensor, "I 84 84 1"],
     ) -> tuple[Tensor, ...]:
         """Gradients of `x` and of all parameters, where the log-odds have gradient `d`."""
-        of_weights, of_norms = [], []
         last, k = self.layers[-1], kernels_for(x)
         inputs = [x, *seen]
-        found = k.of_weights(last.there, *seen[-1], d, len(seen[-1].fix))
-        of_weights += [d.sum()[None], self._unwiden(found, -1)]
+        with kernels.beside(d):
+            of_last = d.sum()[None], k.of_weights(last.there, *seen[-1], d, len(seen[-1].fix))
+        slopes, found, into = [], [], d
         for i in reversed(range(len(seen))):
-            slope: Slope = behind(self.layers[i + 1], d, seen[i])
-            g = derived(self.layers[i], inputs[i], seen[i], slope)
-            d = slope.d
-            bias, weight = g.sums.sum(0)
-            of_norms += [bias, weight]
+            slope = behind(self.layers[i + 1], into, seen[i])
+            found.append(derived(self.layers[i], inputs[i], seen[i], slope))
+            slopes.append(slope)
+            into = slope.d
+        first, d_x = self.layers[0], torch.empty_like(x)
+        k.convolve(first.back, into, None, first.w_back, None, k.PLAIN, len(seen[0].fix), out=d_x)
+        kernels.meet(d)
+        of_weights, of_norms = [], []
+        for i, f in enumerate(reversed(found)):
+            bias, weight = f.sums.sum(0)
+            of_norms += [weight, bias]
             # What is normalised does not depend on a bias before it.
-            of_bias = torch.zeros_like(bias)
-            of_weights += [of_bias, self._unwiden(g.w, i)]
-        first = self.layers[0]
-        d_x = torch.empty_like(x)
-        k.convolve(first.back, d, None, first.w_back, None, k.PLAIN, len(seen[0].fix), out=d_x)
-        return d_x, *of_weights[::-1], *of_norms[::-1]
+            of_weights += [self._unwiden(f.w, i), torch.zeros_like(bias)]
+        of_weights += [self._unwiden(of_last[1], -1), of_last[0]]
+        return d_x, *of_weights, *of_norms
 
     def _unwiden(self, found: Float[Tensor, "T C"], i: int) -> Tensor:
         layer = self.enlarging[i]

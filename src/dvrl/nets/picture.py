@@ -49,25 +49,25 @@ class Norm(NamedTuple):
     bias: Float[Tensor, "S C"]
 
 
-def narrow(w: Float[Tensor, "*S C D Y X"]) -> Float[Tensor, "*S T C"]:
+def narrow(w: Float[Tensor, "*S C D Y X"]) -> Float[Tensor, "*S C T"]:
     """Weights `out, in` of a convolution as a product over patches takes them."""
-    return w.movedim(-4, -1).movedim(-4, -2).flatten(-4, -2)
+    return w.movedim(-3, -1).flatten(-3)
 
 
-def widen(w: Float[Tensor, "*S D C Y X"], stride: int) -> Float[Tensor, "*S T C"]:
+def widen(w: Float[Tensor, "*S D C Y X"], stride: int) -> Float[Tensor, "*S C T"]:
     """Weights `in, out` of a transposed convolution, as convolutions see what goes back through
     them."""
     taps = w.shape[-1] // stride
     split = w.unflatten(-1, (taps, stride)).unflatten(-3, (taps, stride))
     split = split.flip(-4, -2)  # what is added later comes from further back
-    # in, out, tap, part, tap, part -> tap, tap, in, part, part, out
-    order = [-4, -2, -6, -3, -1, -5]
+    # in, out, tap, part, tap, part -> part, part, out, tap, tap, in
+    order = [-3, -1, -5, -4, -2, -6]
     front = range(split.ndim - 6)
     return split.permute(*front, *(split.ndim + i for i in order)).flatten(-6, -4).flatten(-3)
 
 
 def unwiden(g: Float[Tensor, "T C"], shape: Size, stride: int) -> Float[Tensor, "D C Y X"]:
-    """A gradient of `widen`'s result as that of weights of this shape."""
+    """The gradient that a product over patches finds, as that of weights of this shape."""
     c_in, c, width, _ = shape
     taps = width // stride
     split = g.view(taps, taps, c_in, stride, stride, c).permute(2, 5, 0, 3, 1, 4)
@@ -75,7 +75,7 @@ def unwiden(g: Float[Tensor, "T C"], shape: Size, stride: int) -> Float[Tensor, 
 
 
 def unnarrow(g: Float[Tensor, "T C"], shape: Size) -> Float[Tensor, "C D Y X"]:
-    """Likewise of `narrow`'s."""
+    """Likewise of a convolution's."""
     c, c_in, width, _ = shape
     return g.view(width, width, c_in, c).permute(3, 2, 0, 1)
 
@@ -85,8 +85,8 @@ class Layer(NamedTuple):
 
     there: Geometry
     back: Geometry
-    w: Float[Tensor, "S T C"]
-    w_back: Float[Tensor, "S T D"]
+    w: Float[Tensor, "S C T"]
+    w_back: Float[Tensor, "S D T"]
     bias: Float[Tensor, "S C"]
     norm: Norm | None
 
@@ -135,11 +135,13 @@ class Found(NamedTuple):
 
 
 def derived(layer: Layer, x: Seen | Tensor, out: Seen, slope: Slope) -> Found:
-    """A normalised layer's gradients; `slope.d` is that of its product afterwards."""
+    """A normalised layer's gradients; `slope.d` is that of its product afterwards. That of the
+    weights runs beside what follows: keep `slope`, and wait (kernels.meet) before it is used."""
     k, g = kernels_for(out.y), layer.there
     sums = k.through_norm(slope.d, out.y, out.fix, slope.parts)
     y, fix = x if isinstance(x, Seen) else (x, None)
-    return Found(k.of_weights(g, y, fix, slope.d, len(out.fix)), sums)
+    with kernels.beside(y):
+        return Found(k.of_weights(g, y, fix, slope.d, len(out.fix)), sums)
 
 
 def behind(layer: Layer, d: Float[Tensor, "I Y X C"], x: Seen) -> Slope:

@@ -58,9 +58,8 @@ def _patches(
 
 
 @triton.jit
-def _places(image, y, x, SIDE: tl.constexpr, C: tl.constexpr, SHUFFLE: tl.constexpr):
-    """Where rows [.., SHUFFLE * SHUFFLE * C] of a product lie in the images they make up."""
-    j = tl.arange(0, SHUFFLE * SHUFFLE * C)
+def _places(image, y, x, j, SIDE: tl.constexpr, C: tl.constexpr, SHUFFLE: tl.constexpr):
+    """Where the columns j of a product's rows lie in the images that the rows make up."""
     part, c = j // C, j % C
     wide: tl.constexpr = SIDE * SHUFFLE
     row = (image.to(tl.int64) * wide + y * SHUFFLE) * (wide * C) + x * (SHUFFLE * C)
@@ -99,13 +98,14 @@ def _convolve(
         seen = _patches(
             x_ptr, fix_ptr, k0, image, y, x, step, real, SIDE_IN, C_IN, TAPS, STRIDE, PAD, DEPTH
         )
-        w = tl.load(w_ptr + (k0 + tl.arange(0, DEPTH))[:, None] * WIDE + j[None, :])
-        acc = tl.dot(seen, w, acc, input_precision=PRECISION)
+        # Tensor cores want a column's elements side by side.
+        w = tl.load(w_ptr + j[:, None] * (TAPS * TAPS * C_IN) + (k0 + tl.arange(0, DEPTH))[None, :])
+        acc = tl.dot(seen, tl.trans(w), acc, input_precision=PRECISION)
     if bias_ptr is not None:
         bias_ptr += (first // images_of_weights) * C
         acc += tl.load(bias_ptr + c)[None, :]
 
-    at = _places(image, y, x, SIDE, C, SHUFFLE)
+    at = _places(image, y, x, j, SIDE, C, SHUFFLE)
     there = real[:, None] & (j >= 0)[None, :]
     if THEN == SLOPES:
         other_fix_ptr += step * (4 * C) + c
@@ -125,7 +125,7 @@ def _convolve(
         tl.store(parts_ptr, mean)
         tl.store(parts_ptr + WIDE, tl.sum(apart * apart, 0))
     if THEN == PIXELS:
-        shown = _places(image // COPIES, y, x, SIDE, C, SHUFFLE)
+        shown = _places(image // COPIES, y, x, j, SIDE, C, SHUFFLE)
         target = tl.load(other_ptr + shown, mask=there, other=0.0)
         soft = tl.maximum(acc, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(acc)))
         tl.store(parts_ptr + tile, tl.sum(tl.sum(tl.where(there, target * acc - soft, 0.0), 1), 0))
@@ -225,30 +225,49 @@ def _of_weights(
     SIDE_IN: tl.constexpr, C_IN: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr,
     PAD: tl.constexpr, SIDE: tl.constexpr, C: tl.constexpr, SHUFFLE: tl.constexpr,
     TOGETHER: tl.constexpr, TILES: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
-    EACH: tl.constexpr, PRECISION: tl.constexpr,
+    PARTS: tl.constexpr, COLUMNS: tl.constexpr, EACH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """What EACH tiles of all `tiles` give to DEPTH rows of the weights' gradient."""
+    """What EACH tiles of all `tiles` give to PARTS x DEPTH rows of the weights' gradient: for every
+    part a product of its own, so that what meets all of them is read once."""
     WIDE: tl.constexpr = SHUFFLE * SHUFFLE * C
-    k0 = tl.program_id(0) * DEPTH
+    DEEP: tl.constexpr = TAPS * TAPS * C_IN
+    begin = tl.program_id(0) * PARTS * DEPTH + tl.arange(0, PARTS) * DEPTH
+    k = begin[:, None] + tl.arange(0, DEPTH)[None, :]
+    tap, c = k // C_IN, k % C_IN
+    off = ((tap // TAPS) * SIDE_IN + tap % TAPS) * C_IN + c
+    tap_y, tap_x = (begin // C_IN) // TAPS, (begin // C_IN) % TAPS
     share = tl.program_id(1)
-    j = tl.arange(0, WIDE)
-    acc = tl.zeros([DEPTH, WIDE], tl.float32)
+    j = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
+    acc = tl.zeros([PARTS, DEPTH, COLUMNS], tl.float32)
     for i in range(0, EACH):
-        tile = share * EACH + i
+        own = share * EACH + i
+        tile = tl.minimum(own, tiles - 1)
         first = (tile // TILES) * TOGETHER
         local = (tile % TILES) * ROWS + tl.arange(0, ROWS)
-        real = (local < TOGETHER * SIDE * SIDE) & (tile < tiles)
+        real = (local < TOGETHER * SIDE * SIDE) & (own < tiles)
         image, place = first + local // (SIDE * SIDE), local % (SIDE * SIDE)
         y, x = place // SIDE, place % SIDE
-        seen = _patches(
-            x_ptr, fix_ptr, k0, image, y, x, first // images_of_step, real,
-            SIDE_IN, C_IN, TAPS, STRIDE, PAD, DEPTH,
-        )  # fmt: skip
-        at = _places(image, y, x, SIDE, C, SHUFFLE)
+        at_y, at_x = y * STRIDE - PAD, x * STRIDE - PAD
+        there = (begin < DEEP)[:, None] & real[None, :]
+        if PAD > 0:
+            in_y, in_x = at_y[None, :] + tap_y[:, None], at_x[None, :] + tap_x[:, None]
+            there = there & (in_y >= 0) & (in_y < SIDE_IN) & (in_x >= 0) & (in_x < SIDE_IN)
+        base = image.to(tl.int64) * (SIDE_IN * SIDE_IN * C_IN) + (at_y * SIDE_IN + at_x) * C_IN
+        seen = tl.load(
+            x_ptr + base[None, :, None] + off[:, None, :], mask=there[:, :, None], other=0.0
+        )
+        if fix_ptr is not None:
+            fix_at = fix_ptr + (first // images_of_step) * (4 * C_IN) + c
+            mean, scale = tl.load(fix_at), tl.load(fix_at + 2 * C_IN)
+            shift = tl.load(fix_at + 3 * C_IN)
+            seen = (seen - mean[:, None, :]) * scale[:, None, :] + shift[:, None, :]
+            seen = tl.where(there[:, :, None], tl.maximum(seen, 0.0), 0.0)
+        at = _places(image, y, x, j, SIDE, C, SHUFFLE)
         d = tl.load(d_ptr + at, mask=real[:, None] & (j >= 0)[None, :], other=0.0)
-        acc = tl.dot(tl.trans(seen), d, acc, input_precision=PRECISION)
-    row = share * (TAPS * TAPS * C_IN) + k0 + tl.arange(0, DEPTH)
-    tl.store(parts_ptr + row[:, None] * WIDE + j[None, :], acc)
+        d = tl.broadcast_to(d[None, :, :], [PARTS, ROWS, COLUMNS])
+        acc = tl.dot(tl.trans(seen, 0, 2, 1), d, acc, input_precision=PRECISION)
+    at = (share * DEEP + k)[:, :, None] * WIDE + j[None, None, :]
+    tl.store(parts_ptr + at, acc, mask=(k < DEEP)[:, :, None] & (j >= 0)[None, None, :])
 
 
 @triton.jit
@@ -397,20 +416,21 @@ def through_norm(d: Tensor, y: Tensor, fix: Tensor, parts: Tensor) -> Tensor:
 
 
 def of_weights(g: Geometry, x: Tensor, fix: Tensor | None, d: Tensor, steps: int) -> Tensor:
-    """The gradient of a layer's weights as `convolve` wants them, of all images together."""
+    """The gradient of a layer's weights, `T C`, of all images together."""
     images = len(x)
-    together, rows = images // steps, 32
+    together, rows, depth, at_once, columns = images // steps, 32, 32, 4, 64
     tiles = triton.cdiv(together * g.side**2, rows)
     deep, wide = g.taps**2 * g.c_in, g.shuffle**2 * g.c
-    depth = _depth(g)
-    blocks = deep // depth
-    each = triton.next_power_of_2(triton.cdiv(steps * tiles * blocks, PROGRAMS))
+    blocks = triton.cdiv(deep, at_once * depth)
+    halves = triton.cdiv(wide, columns)
+    each = triton.next_power_of_2(triton.cdiv(steps * tiles * blocks * halves, PROGRAMS))
     shares = triton.cdiv(steps * tiles, each)
     parts = x.new_empty(shares, deep, wide)
-    _of_weights[(blocks, shares)](
+    _of_weights[(blocks, shares, halves)](
         x, fix, d, parts, together, steps * tiles,
         g.side_in, g.c_in, g.taps, g.stride, g.pad, g.side, g.c, g.shuffle,
-        together, tiles, rows, depth, each, PRECISION=kernels.precision(),
+        together, tiles, rows, depth, min(at_once, deep // depth), min(columns, wide), each,
+        PRECISION=kernels.precision(),
     )  # fmt: skip
     return parts.sum(0)
 
