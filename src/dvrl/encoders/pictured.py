@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional as F
 
 from dvrl import kernels
 from dvrl.core import rows, tree
@@ -138,7 +139,11 @@ class Pictured(Embedding):
         ]  # fmt: skip
 
     def sense(self, inputs: Sensed, n_steps: int) -> Embedded:
-        a = self._sense_actions(self.leaves[0], inputs.a_tm1)
+        # As if the window were full: what is compiled is compiled once.
+        rest = self.length - len(inputs.a_tm1)
+        leaf = F.pad(self.leaves[0], (0, 0, 0, rest // n_steps))
+        a = self._sense_actions(leaf, F.pad(inputs.a_tm1, (0, 0, 0, 0, 0, rest)))
+        a = a[: len(inputs.a_tm1)]
         return Embedded(a, _Derive.apply(self, inputs.o_t, self.leaves[1]))
 
     @fusable
