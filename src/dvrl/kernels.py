@@ -32,6 +32,10 @@ def precision() -> Literal["tf32", "tf32x3"]:
     return "tf32" if tf32() else "tf32x3"
 
 
+_beside: set[torch.device] = set()
+"""Where something runs beside."""
+
+
 @contextmanager
 def beside(x: Tensor) -> Iterator[None]:
     """Within this context operations run beside those that follow it, on a GPU; what came before is
@@ -41,14 +45,17 @@ def beside(x: Tensor) -> Iterator[None]:
         return
     side = _side(x.device)
     side.wait_stream(torch.cuda.current_stream(x.device))
+    _beside.add(x.device)
     with torch.cuda.stream(side):
         yield
 
 
 def meet(x: Tensor) -> None:
-    """Wait for what runs beside."""
-    if x.is_cuda:
+    """Wait for what runs beside, if anything does: a capture must not wait for what it knows
+    nothing of."""
+    if x.device in _beside:
         torch.cuda.current_stream(x.device).wait_stream(_side(x.device))
+        _beside.remove(x.device)
 
 
 @cache

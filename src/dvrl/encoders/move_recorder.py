@@ -4,6 +4,7 @@ What moves particles is recorded and walked back by hand (models.normed); how th
 summarised is a matter of the newest segment alone, and left to autograd: so any decoder will do.
 """
 
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
@@ -138,11 +139,9 @@ class MoveRecorder(Recorder[ParticleBelief, NormedWeights, tuple]):
         if self._mirror is None:
             ahead = self._ahead(moved, eps, a)
             return self._judge(ahead, log_w_tm1, self._decode(moved, a, o_t))
-        if torch.is_grad_enabled():  # autograd would free what is read beside
+        # Not where there are gradients: autograd would free what is read beside.
+        with nullcontext() if torch.is_grad_enabled() else kernels.beside(o_t):
             ahead = self._ahead(moved, eps, a)
-        else:
-            with kernels.beside(o_t):
-                ahead = self._ahead(moved, eps, a)
         log_p_o = self._mirror.log_prob(self._begin_images(moved, a), o_t)
         kernels.meet(o_t)
         return self._judge(ahead, log_w_tm1, log_p_o)

@@ -6,7 +6,7 @@ tensor of one piece is there for all later ones, as it was when they were captur
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -62,7 +62,9 @@ class Scissors:
         self._graph = self._open.enter_context(self._capture())
 
     def __exit__(self, *error: object) -> None:
-        self._open.close()
+        # What went wrong within says more than that the capture then could not be ended.
+        with suppress(RuntimeError) if error[0] else nullcontext():
+            self._open.close()
         self.pieces.append(Piece(self._graph))
 
 
