@@ -15,11 +15,15 @@ import pytest
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 
 
-def cases_checked(module: str) -> int:
+def cases_checked(module: str, *args: str, interpreted: bool = True) -> int:
     """How many cases the module's own `main` went through, all of them without complaint."""
+    variables = {
+        "TRITON_INTERPRET": str(int(interpreted)),
+        "PYTHONPATH": str(Path(__file__).parent),
+    }
     done = subprocess.run(
-        [sys.executable, module],
-        env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(__file__).parent)},
+        [sys.executable, module, *args],
+        env=os.environ | variables,
         capture_output=True,
         text=True,
         check=False,
