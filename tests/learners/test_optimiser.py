@@ -29,7 +29,7 @@ def gradient(scale: float, seed: int) -> torch.Tensor:
     return rows.join(gradients(scale, seed))
 
 
-def theirs(kind: str, params: list[nn.Parameter]) -> torch.optim.Optimizer:
+def theirs(kind: str, params: list) -> torch.optim.Optimizer:
     if kind == "adam":
         return torch.optim.Adam(params, CONFIG.lr, eps=1e-5)
     return torch.optim.RMSprop(params, CONFIG.lr, alpha=0.99, eps=1e-5)
@@ -69,6 +69,25 @@ def test_a_gradient_that_is_no_number_leaves_no_mark(kind, bad):
     spared.step(gradient(1.0, 2))
     assert all(map(torch.equal, one, two))
     assert all(torch.equal(met.slots[name], spared.slots[name]) for name in met.slots)
+
+
+@every_kind
+def test_shares_are_learning_rates_of_their_own(kind):
+    """As torch's groups of parameters."""
+    shares = [1.0, 0.03, 1.0, 0.0]
+    mine, other = parameters(), parameters()
+    optimiser = Optimiser(replace(CONFIG, optimiser=kind), mine, shares=shares)
+    reference = theirs(
+        kind,
+        [{"params": [p], "lr": s * CONFIG.lr} for p, s in zip(other, shares, strict=True)],
+    )
+    for i in range(3):
+        for p, g in zip(other, gradients(0.01, i), strict=True):
+            p.grad = g
+        reference.step()
+        optimiser.step(gradient(0.01, i))
+        for a, b in zip(mine, other, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
 @every_kind

@@ -56,6 +56,11 @@ class BeliefEncoder(nn.Module, ABC, Generic[Belief]):
     ) -> Update:
         """The belief after acting `a_tm1` and observing `o_t`; chance comes from `generator`."""
 
+    def memory(self) -> list[nn.Parameter]:
+        """The parameters that carry a belief from step to step, which may have a learning rate of
+        their own (`A2CConfig.memory_lr`)."""
+        return []
+
     def recorder(self) -> "Recorder | None":
         """A faster way to the same gradients, where the encoder has one."""
         return None

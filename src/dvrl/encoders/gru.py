@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dvrl import kernels
@@ -81,6 +81,9 @@ class GruEncoder(BeliefEncoder[GruBelief]):
         rows = h_tm1.ndim - 1
         law = self.reconstruction(h_tm1.unsqueeze(rows), a)  # one particle
         return -law.log_prob(o_t.unsqueeze(rows)).squeeze(rows)
+
+    def memory(self) -> list[nn.Parameter]:
+        return list(self.cell.parameters())
 
     def recorder(self) -> Recorder:
         return GruRecorder(self)

@@ -194,6 +194,9 @@ class ParticleEncoder(BeliefEncoder[ParticleBelief]):
         ancestors = self.resample(prev.log_w, u)
         return ParticleBelief(smc.take(prev.h, ancestors), torch.zeros_like(prev.log_w)), ancestors
 
+    def memory(self) -> list[nn.Parameter]:
+        return self.model.memory()
+
     def recorder(self) -> Recorder | None:
         """Without resampling the weights, too, would have to be walked back through time; and of
         images nobody has worked it out without normalisation."""

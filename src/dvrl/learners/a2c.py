@@ -43,7 +43,9 @@ class A2C:
         self.live = [p for p in agent.parameters() if id(p) not in known]
         """Those that are used as they are, none of a segment's own copies."""
         self.parameters = [*packed, *self.live]
-        self.optimiser = Optimiser(config, self.parameters, group)
+        memory = set(map(id, agent.encoder.memory()))
+        shares = [config.memory_lr if id(p) in memory else 1.0 for p in self.parameters]
+        self.optimiser = Optimiser(config, self.parameters, group, shares)
         self.packed = self.optimiser.flat[: sum(rows.place(p.shape) for p in packed)]
 
     def set_lr(self, lr: float) -> None:

@@ -20,6 +20,8 @@ class A2CConfig:
     """Discount."""
     lr: float = 1e-4
     """Learning rate."""
+    memory_lr: float = 1.0
+    """Learning rate of the recurrent cell that carries the belief on, as a share of `lr`."""
     anneal_steps: int | None = None
     """Let the learning rate fall in a straight line to a tenth over this many environment steps;
     None keeps it (paper)."""
@@ -53,7 +55,9 @@ class A2CConfig:
                 "n_grad must be a multiple of n_steps"
             )
         checks.positive(self, "clip_norm", "reward_scale")
-        checks.not_negative(self, "lr", "entropy_weight", "value_weight", "elbo_weight")
+        checks.not_negative(
+            self, "lr", "memory_lr", "entropy_weight", "value_weight", "elbo_weight"
+        )
         if not 0 <= self.gamma <= 1:
             raise ValueError(f"gamma is {self.gamma}; it must lie between 0 and 1")
 

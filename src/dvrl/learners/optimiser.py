@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Size, Tensor
 
 from dvrl.core import rows
 from dvrl.fuse import fusable
@@ -29,8 +29,13 @@ class Optimiser:
     """
 
     def __init__(
-        self, config: A2CConfig, parameters: Sequence[Tensor], group: Group = ALONE
+        self,
+        config: A2CConfig,
+        parameters: Sequence[Tensor],
+        group: Group = ALONE,
+        shares: Sequence[float] | None = None,
     ) -> None:
+        """`shares`: of the learning rate, for each of the parameters; else all have all of it."""
         self.group = group
         self.clip_norm = config.clip_norm
         self.shapes = [p.shape for p in parameters]
@@ -40,6 +45,7 @@ class Optimiser:
         self.gradient = torch.zeros_like(self.flat)
         """The last one, clipped."""
         self.lr = self.flat.new_tensor(config.lr)
+        self.shares = _spread(shares or [1.0], self.flat, self.shapes)
         self.slots = {"square": torch.zeros_like(self.flat)}
         self.rule = rmsprop
         if config.optimiser == "adam":
@@ -49,7 +55,7 @@ class Optimiser:
     def step(self, gradient: Float[Tensor, " P"]) -> Float[Tensor, ""]:
         """Clip, step; the norm before clipping. A gradient that is no number changes nothing."""
         self.gradient, norm = clipped(self.group.mean(gradient), self.clip_norm)
-        self.rule(self.flat, self.slots, self.lr, self.gradient, norm)
+        self.rule(self.flat, self.slots, self.shares, self.lr, self.gradient, norm)
         return norm
 
     def load(self, slots: dict[str, Tensor]) -> None:
@@ -57,6 +63,16 @@ class Optimiser:
         assert slots.keys() == self.slots.keys(), f"saved {set(slots)}, needed {set(self.slots)}"
         for name, slot in self.slots.items():
             slot.copy_(slots[name])
+
+
+def _spread(
+    shares: Sequence[float], flat: Float[Tensor, " P"], shapes: Sequence[Size]
+) -> Float[Tensor, "*P"]:
+    """A share for every element; or one for all."""
+    if len(set(shares)) == 1:
+        return flat.new_tensor(shares[0])
+    each = zip(shares, shapes, strict=True)
+    return rows.join([flat.new_full(shape, share) for share, shape in each])
 
 
 @fusable
@@ -72,6 +88,7 @@ def clipped(
 def rmsprop(
     flat: Float[Tensor, " P"],
     slots: dict[str, Tensor],
+    shares: Float[Tensor, "*P"],
     lr: Float[Tensor, ""],
     gradient: Float[Tensor, " P"],
     norm: Float[Tensor, ""],
@@ -82,13 +99,14 @@ def rmsprop(
     square = slots["square"]
     square.mul_(1 - (1 - RMSPROP_DECAY) * usable.to(square))
     square.addcmul_(given, given, value=1 - RMSPROP_DECAY)
-    flat.sub_(given.mul_(lr).div_(square.sqrt().add_(EPS)))
+    flat.sub_(given.mul_(lr * shares).div_(square.sqrt().add_(EPS)))
 
 
 @fusable
 def adam(
     flat: Float[Tensor, " P"],
     slots: dict[str, Tensor],
+    shares: Float[Tensor, "*P"],
     lr: Float[Tensor, ""],
     gradient: Float[Tensor, " P"],
     norm: Float[Tensor, ""],
@@ -100,7 +118,7 @@ def adam(
     mean = b_mean * slots["mean"] + (1 - b_mean) * gradient
     square = b_square * slots["square"] + (1 - b_square) * gradient**2
     step = mean / (1 - b_mean**steps) / ((square / (1 - b_square**steps)).sqrt() + EPS)
-    flat.sub_(torch.where(usable, lr * step, 0.0))
+    flat.sub_(torch.where(usable, lr * shares * step, 0.0))
     for name, value in {"mean": mean, "square": square}.items():
         slots[name].copy_(torch.where(usable, value, slots[name]))
     slots["steps"].copy_(steps)

@@ -57,6 +57,10 @@ class GenerativeModel(nn.Module, ABC):
     ) -> Float[Tensor, "N K H"]:
         """h_t = psi(h_{t-1}, z_t, a_{t-1}, o_t)."""
 
+    def memory(self) -> list[nn.Parameter]:
+        """The transition's parameters, where they may learn at a rate of their own."""
+        return []
+
 
 class VRNN(GenerativeModel):
     """Prior, decoder and transition of the model, and the proposal that inverts it."""
@@ -103,6 +107,9 @@ class VRNN(GenerativeModel):
         a: Float[Tensor, "*G N A"],
     ) -> Gaussian | Bernoulli:
         return self._decoder(torch.cat([e, h_tm1], -1), a)
+
+    def memory(self) -> list[nn.Parameter]:
+        return list(self._transition.parameters())
 
     def image_decoder(self) -> ImageDecoder | None:
         """The decoder, if it draws images."""
