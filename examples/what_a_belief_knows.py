@@ -5,7 +5,9 @@ python examples/what_a_belief_knows.py runs/pong
 A ridge regression from the recurrent state h (of DVRL the mean over particles) to positions taken
 from the screens themselves, blank or not. Printed is R^2 on later moments than those it was fitted
 on: 1 is perfect, 0 is no better than the mean position. An untrained network is the yardstick: a
-random recurrent network remembers a little of everything.
+random recurrent network remembers a little of everything. The last column is how far the state
+moves at all between screens that are all shown, or all blank: a standard deviation, the mean over
+its units, which lie between -1 and 1. A state that is saturated hardly moves.
 """
 
 import argparse
@@ -65,8 +67,9 @@ def played(player: Player, steps: int) -> Iterator[tuple[np.ndarray, np.ndarray,
 
 
 def readable(player: Player, steps: int) -> np.ndarray:
-    """R^2 of every thing, rows: at shown screens, at blank ones."""
+    """R^2 of every thing, and the spread of h; rows: at shown screens, at blank ones."""
     h, truth, blank = map(np.stack, zip(*played(player, steps), strict=True))  # T, N, ...
+    spread = [h[kind].std(0).mean() for kind in (~blank, blank)]
     h = np.concatenate([(h - h.mean((0, 1))) / (h.std((0, 1)) + 1e-6), 1 + 0 * h[..., :1]], -1)
     fitted = np.arange(len(h)) < 2 * len(h) // 3
     found = np.zeros((2, len(THINGS)))
@@ -81,7 +84,7 @@ def readable(player: Player, steps: int) -> np.ndarray:
             here = known & kind & ~fitted[:, None]
             error = h[here] @ weights + target.mean() - y[here]
             found[row, thing] = 1 - (error**2).mean() / y[here].var()
-    return found
+    return np.column_stack([found, spread])
 
 
 def main() -> None:
@@ -94,7 +97,7 @@ def main() -> None:
     if getattr(trained.config.world, "game", None) != "Pong":
         parser.error(f"{args.run} is not a run on atari:Pong, whose screens this program can read")
     untrained = Player(trained.config, build_agent(trained.config))
-    print(f"{'':<20}" + "".join(f"{thing:>15}" for thing in THINGS))
+    print(f"{'':<20}" + "".join(f"{name:>15}" for name in (*THINGS, "spread of h")))
     for name, player in (("untrained", untrained), ("trained", trained)):
         for kind, row in zip(("shown", "blank"), readable(player, args.steps), strict=True):
             print(f"{name + ', ' + kind:<20}" + "".join(f"{value:>15.2f}" for value in row))

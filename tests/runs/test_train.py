@@ -12,6 +12,7 @@ from dvrl.learners.engine import Eager
 from dvrl.records.layout import RunFiles
 from dvrl.records.metrics import read_episodes, read_metrics
 from dvrl.runs import checkpoint as checkpoints
+from dvrl.runs.config import LATER
 from dvrl.runs.errors import Interrupted, RunFailed, UsageError
 from dvrl.runs.guard import claimed, stop_signals
 from dvrl.runs.progress import Silent
@@ -200,6 +201,20 @@ def test_a_config_file_that_was_changed_is_refused_by_name(trained, change, word
     (trained / "config.json").write_text(json.dumps(config))
     with pytest.raises(UsageError, match=words):
         train(tiny(), trained, device="cpu")
+
+
+def test_a_run_of_an_earlier_version_is_continued(trained):
+    """Its config lacks fields that were added later."""
+    config = json.loads((trained / "config.json").read_text())
+    for name in LATER:
+        del config["learner"][name]
+    (trained / "config.json").write_text(json.dumps(config))
+    other = replace(tiny(), learner=replace(tiny().learner, memory_lr=0.5))
+    with pytest.raises(UsageError, match=r"learner\.memory_lr: 1\.0 -> 0\.5"):
+        train(other, trained, device="cpu")
+    longer = tiny(steps=tiny().steps + 200)
+    assert train(longer, trained, device="cpu") == trained
+    assert json.loads((trained / "status.json").read_text())["step"] >= longer.steps
 
 
 def test_weights_that_vanish_do_not_stop_a_run(tmp_path, monkeypatch):

@@ -23,6 +23,9 @@ KINDS = {
     )
 }
 
+LATER = frozenset({"memory_lr", "warm_up_steps"})
+"""Fields that configs of earlier versions lack. Their defaults are what was done then."""
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -89,9 +92,9 @@ def from_data(data: dict[str, Any], source: str) -> RunConfig:
 
 
 def check_fields(data: dict[str, Any], cls: type, name: str) -> None:
-    """Every field is there, and no other."""
+    """Every field is there, but for those added later, and no other."""
     fields = {f.name for f in dataclasses.fields(cls)}
-    wrong = [f"{field} is missing" for field in sorted(fields - set(data))]
+    wrong = [f"{field} is missing" for field in sorted(fields - set(data) - LATER)]
     wrong += [f"{field} is unknown" for field in sorted(set(data) - fields)]
     if wrong:
         raise ValueError(f"in {name} {', '.join(wrong)}")
