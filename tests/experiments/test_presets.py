@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dvrl.envs.config import AtariConfig, GymConfig, MountainHikeConfig
-from dvrl.experiments.presets import preset
+from dvrl.experiments.presets import PRESETS, preset
 
 
 class Slides(gym.Env):
@@ -23,7 +23,7 @@ def slides():
 
 
 @pytest.mark.parametrize("agent", ["dvrl", "rnn"])
-@pytest.mark.parametrize("name", ["paper", "quick"])
+@pytest.mark.parametrize("name", PRESETS)
 def test_a_gymnasium_world_has_the_constants_of_the_papers_world_that_it_resembles(
     name, agent, slides
 ):
@@ -36,6 +36,7 @@ def test_a_gymnasium_world_has_the_constants_of_the_papers_world_that_it_resembl
     assert of(slides) != of(GymConfig("CartPole-v1"))
 
 
-def test_nothing_is_tuned_for_images_yet(slides):
-    with pytest.raises(ValueError, match="no preset 'tuned' for worlds of images; there are paper"):
-        preset("tuned", "dvrl", slides)
+@pytest.mark.parametrize("agent", ["dvrl", "rnn"])
+@pytest.mark.parametrize("world", [MountainHikeConfig(), AtariConfig()])
+def test_tuned_has_the_papers_networks(agent, world):
+    assert preset("tuned", agent, world).encoder == preset("paper", agent, world).encoder

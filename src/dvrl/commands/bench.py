@@ -64,7 +64,7 @@ class BenchAtari:
     """K of dvrl."""
     envs: str = "16,64"
     """n_e, environments of a run."""
-    preset: Literal["paper", "quick"] = "paper"
+    preset: PresetName = "paper"
     """Sizes and constants."""
     repeats: int = 5
     """Stretches measured; their median is shown."""

@@ -30,11 +30,7 @@ def preset(name: str, agent: str, world: WorldConfig | None = None, **changes: A
     world = world or MountainHikeConfig()
     builders = {"paper": _paper, "tuned": _tuned, "quick": _quick}
     if shows_images(world):
-        builders = {"paper": _paper_images, "quick": _quick_images}
-        if name not in builders:
-            raise ValueError(
-                f"there is no preset {name!r} for worlds of images; there are {', '.join(builders)}"
-            )
+        builders = {"paper": _paper_images, "tuned": _tuned_images, "quick": _quick_images}
     config = replace(builders[name](agent, world), **changes)
     if config.learner.anneal_steps is not None and "learner" not in changes:
         learner = replace(config.learner, anneal_steps=config.steps)
@@ -100,6 +96,15 @@ def _paper_images(agent: str, world: WorldConfig) -> RunConfig:
     learner = A2CConfig(n_grad=50, lr=2e-4 if agent == "dvrl" else 1e-4, elbo_weight=0.1)
     encoder = _encoder(agent, particle, GruConfig(**sizes))
     return RunConfig(world, encoder, SEEN, learner, steps=25_000_000)
+
+
+def _tuned_images(agent: str, world: WorldConfig) -> RunConfig:
+    """The paper's networks with a learner whose belief keeps what it sees (docs/deviations.md)."""
+    paper = _paper_images(agent, world)
+    learner = replace(
+        paper.learner, n_grad=25, lr=7e-4, memory_lr=0.03, elbo_weight=0.01, anneal_steps=3_000_000
+    )
+    return replace(paper, learner=learner, steps=3_000_000)
 
 
 def _quick_images(agent: str, world: WorldConfig) -> RunConfig:

@@ -22,9 +22,6 @@ class A2CConfig:
     """Learning rate."""
     memory_lr: float = 1.0
     """Learning rate of the recurrent cell that carries the belief on, as a share of `lr`."""
-    warm_up_steps: int | None = None
-    """Let the learning rate rise to `lr` over the first so many environment steps; None: at once
-    (paper). An optimiser that has seen few gradients takes large steps."""
     anneal_steps: int | None = None
     """Let the learning rate fall in a straight line to a tenth over this many environment steps;
     None keeps it (paper)."""
@@ -50,9 +47,8 @@ class A2CConfig:
 
     def __post_init__(self) -> None:
         checks.at_least(self, 1, "n_envs", "n_steps", "n_grad")
-        for name in ("warm_up_steps", "anneal_steps"):
-            if getattr(self, name) is not None:
-                checks.at_least(self, 1, name)
+        if self.anneal_steps is not None:
+            checks.at_least(self, 1, "anneal_steps")
         if self.n_grad % self.n_steps:
             raise ValueError(
                 f"n_grad is {self.n_grad} and n_steps is {self.n_steps}; "
@@ -71,13 +67,10 @@ class A2CConfig:
         return self.n_grad // self.n_steps
 
     def lr_at(self, step: int) -> float:
-        """The learning rate of the window that begins after `step` environment steps."""
-        lr = self.lr
-        if self.warm_up_steps is not None:
-            lr *= min((step + self.n_grad * self.n_envs) / self.warm_up_steps, 1.0)
-        if self.anneal_steps is not None:
-            lr *= 1 - 0.9 * min(step / self.anneal_steps, 1.0)
-        return lr
+        """The learning rate after `step` environment steps."""
+        if self.anneal_steps is None:
+            return self.lr
+        return self.lr * (1 - 0.9 * min(step / self.anneal_steps, 1.0))
 
     @property
     def weights(self) -> dict[str, float]:

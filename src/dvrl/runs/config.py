@@ -23,7 +23,7 @@ KINDS = {
     )
 }
 
-LATER = frozenset({"memory_lr", "warm_up_steps"})
+LATER = frozenset({"memory_lr"})
 """Fields that configs of earlier versions lack. Their defaults are what was done then."""
 
 
