@@ -83,8 +83,8 @@ class Scripted:
             self.terminated[t],
         )
 
-    def if_cut(self, look):
-        return look() if self.cut else None
+    def if_cut(self, look, final_obs):
+        return look(final_obs) if self.cut else None
 
     def state(self) -> dict[str, Tensor]:
         return {"t": torch.tensor(self.t)}

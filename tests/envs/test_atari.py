@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterator
 from math import sqrt
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -266,7 +267,7 @@ def test_a_lost_life_ends_an_episode_of_a_game_that_goes_on():
         lives += step.terminated.int()
         over_at += [t] if step.over.any() else []
         for row in range(2):
-            told = step.final_obs[row], step.obs[row]
+            told = breakout.seen(step.final_obs[row]), step.obs[row]
             assert torch.equal(*told) == (not step.over[row])
         assert (lives[step.over] == 5).all()
         lives[step.over] = 0
@@ -323,10 +324,10 @@ def test_a_game_is_cut_after_so_many_frames_and_another_begins(max_frames):
         hand.step(action.item())
         cut = t == decisions - 1
         assert (step.truncated, step.over, pong.cut, step.terminated) == (cut, cut, cut, False)
-        assert is_nearest_grey(step.final_obs[0, 0].numpy() * 255, hand.seen())
+        assert is_nearest_grey(step.final_obs[0, 0].numpy(), hand.seen())
     hand.begin(info["episode_frame_number"].item())
     assert is_nearest_grey(step.obs[0, 0].numpy() * 255, hand.seen())
-    assert not torch.equal(step.obs, step.final_obs)
+    assert not torch.equal(step.obs, pong.seen(step.final_obs))
 
 
 def test_a_life_lost_in_the_frame_that_ends_the_time_is_no_cut():
@@ -422,6 +423,21 @@ def test_every_world_is_the_game_with_seed_plus_row_played_alone(monkeypatch):
     alone = [screens(games, actions[:, [row]], seed + row) for row in range(n)]
     assert np.array_equal(together[0], np.concatenate(alone, 1))
     assert np.array_equal(*together)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="asks Linux where threads may run")
+@pytest.mark.parametrize("cores", [1, len(getattr(os, "sched_getaffinity", lambda _: "1")(0))])
+def test_threads_keep_to_a_core_each_only_where_they_have_the_whole_machine(monkeypatch, cores):
+    threads = Path("/proc/self/task")
+    before = {thread.name for thread in threads.iterdir()}
+    monkeypatch.setattr(atari, "_cores", lambda: cores)
+    games = AtariGames("Breakout", cores)
+    own = sorted({thread.name for thread in threads.iterdir()} - before, key=int)
+    places = [os.sched_getaffinity(int(thread)) for thread in own]
+    games.close()
+    assert len(own) == cores
+    whole = cores == os.cpu_count()
+    assert places == ([{i} for i in range(cores)] if whole else [os.sched_getaffinity(0)] * cores)
 
 
 def test_worlds_of_one_batch_and_of_the_next_differ():

@@ -198,6 +198,19 @@ def test_the_value_behind_a_cut_is_asked_for_only_when_there_was_one():
     assert all(piece.graph.replays == 3 for piece in pieces if not piece.only_if_cut)
 
 
+def test_last_observations_travel_only_where_an_episode_was_cut():
+    engine = make(Pieces, ENCODERS["rnn"], replace(LEARNER, bootstrap_cuts=True), strolls())
+    lasts, cuts = engine._answers[:, engine.worlds.usual :], []
+    lasts.fill_(77)
+    receive = engine.worlds.receive_on_host
+    engine.worlds.receive_on_host = lambda: (receive(), cuts.append(engine.worlds.cut))[0]
+    engine.launch(0.01)
+    engine.result()
+    arrived = (lasts != 77).any(1)
+    assert arrived.tolist() == cuts
+    assert 0 < sum(cuts) < len(cuts)
+
+
 def test_stale_values_behind_cuts_are_never_seen():
     config = replace(LEARNER, bootstrap_cuts=True)
     eager = run(make(Eager, ENCODERS["rnn"], config, strolls()), 3)

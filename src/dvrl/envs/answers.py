@@ -33,8 +33,9 @@ class Layout:
         self._bytes = [dtype.itemsize * prod(shape) for dtype, shape in parts]
         self._places = [-(-size // ALIGNED) * ALIGNED for size in self._bytes]
         kinds = [torch.empty(0, dtype=dtype).numpy().dtype for dtype, _ in parts]
-        starts = accumulate(self._places[:-1], initial=0)
-        self._arrays = [*zip([shape for _, shape in parts], kinds, starts, strict=True)]
+        self.starts = [*accumulate(self._places[:-1], initial=0)]
+        """The parts' first bytes."""
+        self._arrays = [*zip([shape for _, shape in parts], kinds, self.starts, strict=True)]
 
     def blank(self) -> UInt8[Tensor, " B"]:
         """Fresh memory."""

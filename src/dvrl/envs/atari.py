@@ -75,11 +75,17 @@ def options(rom: str, sticky: float, max_frames: int) -> dict[str, Any]:
 
 
 def emulators(rom: str, n: int, options: dict[str, Any]) -> VectorEnv:
-    """The vector environment of `ale_py`, as many threads as there are cores for it."""
+    """The vector environment of `ale_py`, as many threads as there are cores for it.
+
+    Threads that are as many as the machine's cores have one each. Threads that wake up after the
+    agent has thought are otherwise put two on a core now and then, and all wait for these.
+    """
     kind = _ale().vector_env.AtariVectorEnv
     # Its own dictionary: it writes its mode into the one that all vector environments share.
     kind.metadata = dict(kind.metadata)
-    return kind(rom, n, num_threads=min(n, _cores()), **options)
+    threads = min(n, _cores())
+    first_core = 0 if threads == os.cpu_count() else -1  # -1: wherever the system puts them
+    return kind(rom, n, num_threads=threads, thread_affinity_offset=first_core, **options)
 
 
 def _cores() -> int:

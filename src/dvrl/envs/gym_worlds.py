@@ -13,7 +13,7 @@ from dvrl import chance
 from dvrl.envs.answers import Layout
 from dvrl.envs.flicker import FlickerVector
 from dvrl.envs.registration import OVER, SCORE, register
-from dvrl.envs.worlds import Step, nothing
+from dvrl.envs.worlds import Look, Step, nothing
 
 WHITE = 255
 """The brightest of a pixel's bytes; networks see it as 1."""
@@ -64,13 +64,14 @@ class GymWorlds:
         self.seed = seed + share.index * envs.num_envs  # every environment has a seed of its own
         self.total = share.count * envs.num_envs
         self.restarts = 0
-        self.cut = False
+        self.cut = self._ended = False
         space = envs.single_observation_space
         self._pixels = space.dtype == np.uint8
         kind = torch.uint8 if self._pixels else torch.float32
         obs = kind, (self.n, *(space.shape or ()))
         number, flag = (torch.float32, (self.n,)), (torch.bool, (self.n,))
-        self.layout = Layout((obs, number, flag, flag, obs, number, flag), self.device)
+        self.layout = Layout((obs, number, flag, flag, number, flag, obs), self.device)
+        self.usual = self.layout.starts[-1]
         self._bounds = None
         if isinstance(envs.single_action_space, gym.spaces.Box):
             self._bounds = envs.single_action_space.low, envs.single_action_space.high
@@ -100,7 +101,7 @@ class GymWorlds:
     def reset(self) -> Float[Tensor, "N *obs"]:
         obs, _ = self.envs.reset(seed=self.seed + self.restarts * self.total)
         kind = np.uint8 if self._pixels else np.float32
-        return self._seen(torch.as_tensor(np.array(obs, kind), device=self.device))
+        return self.seen(torch.as_tensor(np.array(obs, kind), device=self.device))
 
     def step(self, action: Tensor, *, meanwhile: Callable[[], None] = nothing) -> Step:
         self.send(action.cpu())
@@ -117,36 +118,39 @@ class GymWorlds:
             self._sent = given
 
     def receive(self) -> Step:
-        return self.read(self.receive_on_host().to(self.device, non_blocking=True))
+        answer = self.receive_on_host().to(self.device, non_blocking=True)
+        step = self.read(answer)
+        return step if self._ended else step._replace(final_obs=self.layout.read(answer)[0])
 
     def receive_on_host(self) -> UInt8[Tensor, " B"]:
-        answer, (seen, *others, last, score, over) = self.layout.form()  # while they step
+        answer, (seen, *others, last) = self.layout.form()  # while they step
         answered = self._stepped.recv() if self._sends else self._stepped.step(self._sent)
         obs, reward, terminated, truncated, info = answered
         ended = terminated | truncated
         self.cut = bool(np.count_nonzero(ended) > np.count_nonzero(terminated))
         blank = self._flicker.look(obs) if self._flicker else None
-        for part, value in zip(others, (reward, terminated, truncated), strict=True):
+        told = reward, terminated, truncated, info.get(SCORE, reward), info.get(OVER, ended)
+        for part, value in zip(others, told, strict=True):
             part[:] = value
-        score[:], over[:] = info.get(SCORE, reward), info.get(OVER, ended)
         seen[:] = obs
         if blank:
             seen[blank.obs] = 0
-        last[:] = seen
-        for row in ended.nonzero()[0]:
-            last[row] = 0 if blank and blank.final_obs[row] else info["final_obs"][row]
+        self._ended = bool(ended.any())
+        if self._ended:
+            last[:] = seen
+            for row in ended.nonzero()[0]:
+                last[row] = 0 if blank and blank.final_obs[row] else info["final_obs"][row]
         return answer
 
     def blank(self) -> UInt8[Tensor, " B"]:
         return self.layout.blank()
 
     def read(self, answer: UInt8[Tensor, " B"]) -> Step:
-        obs, reward, terminated, truncated, final_obs, score, over = self.layout.read(answer)
-        seen = self._seen(obs), self._seen(final_obs)
-        return Step(seen[0], reward, terminated, truncated, seen[1], score, over)
+        obs, reward, terminated, truncated, score, over, final_obs = self.layout.read(answer)
+        return Step(self.seen(obs), reward, terminated, truncated, final_obs, score, over)
 
-    def if_cut(self, look: Callable[[], Float[Tensor, " N"]]) -> Float[Tensor, " N"] | None:
-        return look() if self.cut else None
+    def if_cut(self, look: Look, final_obs: Tensor) -> Float[Tensor, " N"] | None:
+        return look(self.seen(final_obs)) if self.cut else None
 
     def state(self) -> dict[str, Tensor]:
         flicker = {"flicker": self._flicker.generator.get_state()} if self._flicker else {}
@@ -158,5 +162,6 @@ class GymWorlds:
         if self._flicker:
             self._flicker.generator.set_state(state["flicker"])
 
-    def _seen(self, obs: Tensor) -> Float[Tensor, "N *obs"]:
+    def seen(self, obs: Tensor) -> Float[Tensor, "N *obs"]:
+        """Observations as they travel, as agents see them."""
         return obs / WHITE if self._pixels else obs

@@ -31,7 +31,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from dvrl import chance
-from dvrl.envs.worlds import Step, nothing
+from dvrl.envs.worlds import Look, Step, nothing
 from dvrl.fuse import fusable
 
 STEPS = 75
@@ -156,8 +156,8 @@ class MountainHike:
         self.cut = bool((self.ages == 0).any())
         return step
 
-    def if_cut(self, look: Callable[[], Float[Tensor, " N"]]) -> Float[Tensor, " N"] | None:
-        return look() if self.cut else None
+    def if_cut(self, look: Look, final_obs: Tensor) -> Float[Tensor, " N"] | None:
+        return look(final_obs) if self.cut else None
 
     def tensors(self) -> dict[str, Tensor]:
         return {"position": self.position, "age": self.age}

@@ -20,12 +20,17 @@ class Step(NamedTuple):
     """The episode reached an end of the task: nothing follows."""
     truncated: Bool[Tensor, " N"]
     """The episode was cut by a limit of time: something would have followed."""
-    final_obs: Float[Tensor, "N *obs"]
-    """The last observation of an ended episode; `obs` elsewhere."""
+    final_obs: Float[Tensor, "N *obs"] | UInt8[Tensor, "N *obs"]
+    """The last observation of an ended episode; `obs` elsewhere. For `Worlds.if_cut`: pixels are
+    still bytes."""
     score: Float[Tensor, " N"]
     """The reward as it is reported: unclipped."""
     over: Bool[Tensor, " N"]
     """What is reported as one episode ended: a whole game, where a lost life ends an episode."""
+
+
+Look = Callable[[Float[Tensor, "N *obs"]], Float[Tensor, " N"]]
+"""What observations are worth."""
 
 
 def nothing() -> None:
@@ -57,8 +62,8 @@ class Worlds(Protocol):
         """
         ...
 
-    def if_cut(self, look: Callable[[], Float[Tensor, " N"]]) -> Float[Tensor, " N"] | None:
-        """`look()` if the last step cut an episode; otherwise nobody looks.
+    def if_cut(self, look: Look, final_obs: Tensor) -> Float[Tensor, " N"] | None:
+        """`look` at the last step's `final_obs` if it cut an episode; otherwise nobody looks.
 
         A tensor may also come without a cut: it says nothing about rows that were not cut.
         """
@@ -102,6 +107,9 @@ class DeviceWorlds(Worlds, Protocol):
 class HostWorlds(Worlds, Protocol):
     """Worlds that are stepped on the host, whatever device their tensors are for."""
 
+    usual: int
+    """Bytes of an answer without `final_obs`, which comes last."""
+
     def send(self, action: Tensor) -> None:
         """Begin a step, and do not wait for it."""
         ...
@@ -111,7 +119,12 @@ class HostWorlds(Worlds, Protocol):
         ...
 
     def receive_on_host(self) -> UInt8[Tensor, " B"]:
-        """The same as bytes on the host, ready to be sent on."""
+        """The same as bytes on the host, ready to be sent on: all of them if the step cut an
+        episode; otherwise the first `usual` will do."""
+        ...
+
+    def seen(self, obs: Tensor) -> Float[Tensor, "N *obs"]:
+        """Observations as they travel, as agents see them."""
         ...
 
     def read(self, answer: UInt8[Tensor, " B"]) -> Step:

@@ -14,7 +14,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from dvrl.core import tree
-from dvrl.envs.worlds import HostWorlds, Step, Worlds, nothing
+from dvrl.envs.worlds import HostWorlds, Look, Step, Worlds, nothing
 from dvrl.learners.a2c import A2C
 from dvrl.learners.captured import WARM_UPS, Captured, Cuda, Recording
 from dvrl.learners.engine import pack
@@ -103,12 +103,12 @@ class StandIn(Worlds):
             meanwhile()
         return self.worlds.read(answer)
 
-    def if_cut(self, look: Callable[[], Float[Tensor, " N"]]) -> Float[Tensor, " N"]:
+    def if_cut(self, look: Look, final_obs: Tensor) -> Float[Tensor, " N"]:
         """A piece of its own. Where it is not replayed old values remain; nobody reads them, since
         no row was cut."""
         if self.scissors:
             self.scissors.cut()
-        self._look.copy_(look())
+        self._look.copy_(look(self.worlds.seen(final_obs)))
         if self.scissors:
             self.scissors.cut(only_if_cut=True)
         return self._look
@@ -146,7 +146,9 @@ class Pieces(Captured):
                     self.cuda.mark().synchronize()
                     self.worlds.send(film.action)
                 if piece.answer is not None:
-                    piece.answer.copy_(self.worlds.receive_on_host(), non_blocking=True)
+                    given = self.worlds.receive_on_host()
+                    size = len(given) if self.worlds.cut else self.worlds.usual
+                    piece.answer[:size].copy_(given[:size], non_blocking=True)
             self._hand_over(film.packed)
 
     def _capture(self) -> Film:

@@ -135,8 +135,8 @@ def act_through(
         last_one = meanwhile is not None and i == n_steps - 1
         idle = partial(meanwhile, firsts) if last_one else nothing
         decision, step, carry = advance(agent, act, worlds, carry, idle)
-        last = partial(value, decision.belief, decision.a_t, step.final_obs)
-        v_last = worlds.if_cut(last) if bootstrap_cuts else None
+        look = partial(value, decision.belief, decision.a_t)
+        v_last = worlds.if_cut(look, step.final_obs) if bootstrap_cuts else None
         v_end = zero
         if v_last is not None:
             v_end = torch.where(step.truncated & ~step.terminated, v_last, zero)
