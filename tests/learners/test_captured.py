@@ -263,8 +263,31 @@ def test_a_captured_engine_is_ready_once_it_has_captured(kind, worlds):
     assert engine.under_way == 0
 
 
+def test_what_is_done_meanwhile_is_under_way_before_the_worlds_have_their_action():
+    """As many threads as cores step the worlds: the host would hardly get round to it then."""
+    engine = make(Pieces, ENCODERS["dvrl"], LEARNER, strolls())
+    engine.launch(0.01)
+    engine.result()
+    happened = []
+    for i, piece in enumerate(engine._film.pieces):
+        replay = piece.graph.replay
+        piece.graph.replay = lambda i=i, replay=replay: (happened.append(i), replay())
+    send = engine.worlds.send
+    engine.worlds.send = lambda action: (happened.append("send"), send(action))
+    engine.launch(0.01)
+    engine.result()
+    pieces = iter(enumerate(engine._film.pieces))
+    expected = []
+    for i, piece in pieces:
+        decides = piece.action is not None
+        meanwhile = [next(pieces)[0]] if decides and piece.answer is None else []
+        expected += [i, *meanwhile, *(["send"] if decides else [])]
+    assert happened == expected
+    assert happened.count("send") == LEARNER.n_grad
+
+
 def test_a_segment_is_derived_while_the_worlds_take_its_last_step():
-    """Between sending a segment's last action and receiving the answer, and nowhere else."""
+    """Between a segment's last action and the answer to it, and nowhere else."""
     engine = make(Pieces, ENCODERS["dvrl"], LEARNER, strolls())
     engine.launch(0.01)
     engine.result()

@@ -26,9 +26,9 @@ class Piece(NamedTuple):
 
     graph: Recording
     action: Tensor | None = None
-    """To be taken to the worlds, which begin their step."""
+    """What the worlds are to do next."""
     answer: UInt8[Tensor, " B"] | None = None
-    """To be filled with what they answer: the host waits for it."""
+    """To be filled with what they answer: the host takes the last action to them, and waits."""
     only_if_cut: bool = False
     """Whether it is replayed only when the last step cut an episode."""
 
@@ -137,15 +137,18 @@ class Pieces(Captured):
         film = self._film = self._film or self._capture()
         with self.cuda.running():
             self.learner.set_lr(lr)
+            decided = self.cuda.mark()
             for piece in film.pieces:
                 if piece.only_if_cut and not self.worlds.cut:
                     continue
                 piece.graph.replay()
                 if piece.action is not None:
                     film.action.copy_(piece.action, non_blocking=True)
-                    self.cuda.mark().synchronize()
-                    self.worlds.send(film.action)
+                    decided = self.cuda.mark()
                 if piece.answer is not None:
+                    # What is done meanwhile is under way by now: worlds take all of a host's cores.
+                    decided.synchronize()
+                    self.worlds.send(film.action)
                     given = self.worlds.receive_on_host()
                     size = len(given) if self.worlds.cut else self.worlds.usual
                     piece.answer[:size].copy_(given[:size], non_blocking=True)

@@ -42,11 +42,11 @@ def _patches(
 
 
 @triton.jit
-def _places(image, y, x, j, SIDE: tl.constexpr, C: tl.constexpr, SHUFFLE: tl.constexpr):
-    """Where the columns j of a product's rows lie in the images that the rows make up."""
+def _places(y, x, j, SIDE: tl.constexpr, C: tl.constexpr, SHUFFLE: tl.constexpr):
+    """Where the columns j of a product's rows lie in the image that the rows make up."""
     part, c = j // C, j % C
     wide: tl.constexpr = SIDE * SHUFFLE
-    row = (image.to(tl.int64) * wide + y * SHUFFLE) * (wide * C) + x * (SHUFFLE * C)
+    row = y * (SHUFFLE * wide * C) + x * (SHUFFLE * C)
     column = (part // SHUFFLE) * (wide * C) + (part % SHUFFLE) * C + c
     return row[:, None] + column[None, :]
 
@@ -89,7 +89,8 @@ def convolve(
         bias_ptr += (first // images_of_weights) * C
         acc += tl.load(bias_ptr + c)[None, :]
 
-    at = _places(image, y, x, j, SIDE, C, SHUFFLE)
+    within = _places(y, x, j, SIDE, C, SHUFFLE)
+    at = (image.to(tl.int64) * (SIDE * SIDE * WIDE))[:, None] + within
     there = real[:, None] & (j >= 0)[None, :]
     if THEN == SLOPES:
         other_fix_ptr += step * (4 * C) + c
@@ -109,7 +110,7 @@ def convolve(
         tl.store(parts_ptr, mean)
         tl.store(parts_ptr + WIDE, tl.sum(apart * apart, 0))
     if THEN == PIXELS:
-        shown = _places(image // COPIES, y, x, j, SIDE, C, SHUFFLE)
+        shown = ((image // COPIES).to(tl.int64) * (SIDE * SIDE * WIDE))[:, None] + within
         target = tl.load(other_ptr + shown, mask=there, other=0.0)
         soft = tl.maximum(acc, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(acc)))
         tl.store(parts_ptr + tile, tl.sum(tl.sum(tl.where(there, target * acc - soft, 0.0), 1), 0))
@@ -119,49 +120,51 @@ def convolve(
 
 @triton.jit
 def of_weights(
-    x_ptr, fix_ptr, d_ptr, parts_ptr, images_of_step, tiles,
+    x_ptr, fix_ptr, d_ptr, parts_ptr, images_of_step, images,
     SIDE_IN: tl.constexpr, C_IN: tl.constexpr, TAPS: tl.constexpr, STRIDE: tl.constexpr,
     PAD: tl.constexpr, SIDE: tl.constexpr, C: tl.constexpr, SHUFFLE: tl.constexpr,
-    TOGETHER: tl.constexpr, TILES: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
+    BLOCKS: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
     PARTS: tl.constexpr, COLUMNS: tl.constexpr, EACH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """What EACH tiles of all `tiles` give to PARTS x DEPTH rows of the weights' gradient: for every
-    part a product of its own, so that what meets all of them is read once."""
+    """What ROWS places, a block of BLOCKS, of EACH images give to PARTS x DEPTH rows of the
+    weights' gradient: for every part a product of its own, so that what meets all of them is read
+    once. Where things lie in an image is found out before the first one."""
     WIDE: tl.constexpr = SHUFFLE * SHUFFLE * C
     DEEP: tl.constexpr = TAPS * TAPS * C_IN
     begin = tl.program_id(0) * PARTS * DEPTH + tl.arange(0, PARTS) * DEPTH
     k = begin[:, None] + tl.arange(0, DEPTH)[None, :]
     tap, c = k // C_IN, k % C_IN
     off = ((tap // TAPS) * SIDE_IN + tap % TAPS) * C_IN + c
-    tap_y, tap_x = (begin // C_IN) // TAPS, (begin // C_IN) % TAPS
     share = tl.program_id(1)
     j = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
+
+    place = (share % BLOCKS) * ROWS + tl.arange(0, ROWS)
+    real = place < SIDE * SIDE
+    y, x = place // SIDE, place % SIDE
+    at_y, at_x = y * STRIDE - PAD, x * STRIDE - PAD
+    there = (begin < DEEP)[:, None] & real[None, :]
+    if PAD > 0:
+        tap_y, tap_x = (begin // C_IN) // TAPS, (begin // C_IN) % TAPS
+        in_y, in_x = at_y[None, :] + tap_y[:, None], at_x[None, :] + tap_x[:, None]
+        there = there & (in_y >= 0) & (in_y < SIDE_IN) & (in_x >= 0) & (in_x < SIDE_IN)
+    seen_at = ((at_y * SIDE_IN + at_x) * C_IN)[None, :, None] + off[:, None, :]
+    d_at = _places(y, x, j, SIDE, C, SHUFFLE)
+    meets = real[:, None] & (j >= 0)[None, :]
+
     acc = tl.zeros([PARTS, DEPTH, COLUMNS], tl.float32)
     for i in range(0, EACH):
-        own = share * EACH + i
-        tile = tl.minimum(own, tiles - 1)
-        first = (tile // TILES) * TOGETHER
-        local = (tile % TILES) * ROWS + tl.arange(0, ROWS)
-        real = (local < TOGETHER * SIDE * SIDE) & (own < tiles)
-        image, place = first + local // (SIDE * SIDE), local % (SIDE * SIDE)
-        y, x = place // SIDE, place % SIDE
-        at_y, at_x = y * STRIDE - PAD, x * STRIDE - PAD
-        there = (begin < DEEP)[:, None] & real[None, :]
-        if PAD > 0:
-            in_y, in_x = at_y[None, :] + tap_y[:, None], at_x[None, :] + tap_x[:, None]
-            there = there & (in_y >= 0) & (in_y < SIDE_IN) & (in_x >= 0) & (in_x < SIDE_IN)
-        base = image.to(tl.int64) * (SIDE_IN * SIDE_IN * C_IN) + (at_y * SIDE_IN + at_x) * C_IN
-        seen = tl.load(
-            x_ptr + base[None, :, None] + off[:, None, :], mask=there[:, :, None], other=0.0
-        )
+        own = (share // BLOCKS) * EACH + i
+        image = tl.minimum(own, images - 1)
+        x_image = x_ptr + image.to(tl.int64) * (SIDE_IN * SIDE_IN * C_IN)
+        seen = tl.load(x_image + seen_at, mask=there[:, :, None], other=0.0)
         if fix_ptr is not None:
-            fix_at = fix_ptr + (first // images_of_step) * (4 * C_IN) + c
+            fix_at = fix_ptr + (image // images_of_step) * (4 * C_IN) + c
             mean, scale = tl.load(fix_at), tl.load(fix_at + 2 * C_IN)
             shift = tl.load(fix_at + 3 * C_IN)
             seen = (seen - mean[:, None, :]) * scale[:, None, :] + shift[:, None, :]
             seen = tl.where(there[:, :, None], tl.maximum(seen, 0.0), 0.0)
-        at = _places(image, y, x, j, SIDE, C, SHUFFLE)
-        d = tl.load(d_ptr + at, mask=real[:, None] & (j >= 0)[None, :], other=0.0)
+        d_image = d_ptr + image.to(tl.int64) * (SIDE * SIDE * WIDE)
+        d = tl.load(d_image + d_at, mask=meets & (own < images), other=0.0)
         d = tl.broadcast_to(d[None, :, :], [PARTS, ROWS, COLUMNS])
         acc = tl.dot(tl.trans(seen, 0, 2, 1), d, acc, input_precision=PRECISION)
     at = (share * DEEP + k)[:, :, None] * WIDE + j[None, None, :]

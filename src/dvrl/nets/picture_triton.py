@@ -125,21 +125,26 @@ def through_norm(d: Tensor, y: Tensor, fix: Tensor, parts: Tensor) -> Tensor:
     return sums
 
 
+def _few(n: int) -> int:
+    """`n`, or a little more: one of few numbers, since a kernel is compiled for each."""
+    power = triton.next_power_of_2(n)
+    return power // 4 * 3 if n <= power // 4 * 3 else power
+
+
 def of_weights(g: Geometry, x: Tensor, fix: Tensor | None, d: Tensor, steps: int) -> Tensor:
     """The gradient of a layer's weights, `T C`, of all images together."""
-    images = len(x)
-    together, rows, depth, at_once, columns = images // steps, 32, 32, 4, 64
-    tiles = triton.cdiv(together * g.side**2, rows)
+    images, rows, depth, at_once, columns = len(x), 32, 32, 4, 64
+    blocks = triton.cdiv(g.side**2, rows)
     deep, wide = g.taps**2 * g.c_in, g.shuffle**2 * g.c
-    blocks = triton.cdiv(deep, at_once * depth)
-    halves = triton.cdiv(wide, columns)
-    each = triton.next_power_of_2(triton.cdiv(steps * tiles * blocks * halves, PROGRAMS))
-    shares = triton.cdiv(steps * tiles, each)
+    heights, halves = triton.cdiv(deep, at_once * depth), triton.cdiv(wide, columns)
+    chunks = max(1, PROGRAMS // (blocks * heights * halves))
+    each = _few(triton.cdiv(images, chunks))
+    shares = blocks * triton.cdiv(images, each)
     parts = x.new_empty(shares, deep, wide)
-    patches_triton.of_weights[(blocks, shares, halves)](
-        x, fix, d, parts, together, steps * tiles,
+    patches_triton.of_weights[(heights, shares, halves)](
+        x, fix, d, parts, images // steps, images,
         g.side_in, g.c_in, g.taps, g.stride, g.pad, g.side, g.c, g.shuffle,
-        together, tiles, rows, depth, min(at_once, deep // depth), min(columns, wide), each,
+        blocks, rows, depth, min(at_once, deep // depth), min(columns, wide), each,
         PRECISION=kernels.precision(),
     )  # fmt: skip
     return parts.sum(0)
