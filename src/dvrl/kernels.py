@@ -15,11 +15,25 @@ PLENTY = 256
 """Environments from which on a program for each more than fills a GPU."""
 
 
+_left = False
+
+
 def find(module: str, x: Tensor) -> ModuleType | None:
     """The kernels in `module`, if tensors like `x` live where Triton compiles for."""
-    if not x.is_cuda or x.dtype != torch.float32 or find_spec("triton") is None:
+    if _left or not x.is_cuda or x.dtype != torch.float32 or find_spec("triton") is None:
         return None
     return import_module(module)
+
+
+@contextmanager
+def left() -> Iterator[None]:
+    """Within this context there are none, and plain operations do everything."""
+    global _left
+    before, _left = _left, True
+    try:
+        yield
+    finally:
+        _left = before
 
 
 def tf32() -> bool:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from dvrl import kernels
 from dvrl.encoders.config import GruConfig, ParticleConfig
 from dvrl.envs.worlds import DeviceWorlds
 from dvrl.experiments import check
@@ -60,6 +61,27 @@ def test_games_are_compared_in_double_precision():
     assert torch.get_default_dtype() == torch.float32
 
 
+def test_kernels_are_compared_with_what_is_done_without_them(monkeypatch):
+    pytest.importorskip("ale_py")
+    asked = []
+
+    def find(module, x):
+        asked.append(kernels._left)
+
+    monkeypatch.setattr(kernels, "find", find)
+    for name, config in check.game_configs().items():
+        encoder = replace(SMALL[name.split(",")[0]], batch_norm=True)
+        config = replace(config, encoder=encoder, learner=replace(config.learner, n_envs=2))
+        asked.clear()
+        findings = list(check.kernels_and_plain(config, torch.device("cpu")))
+        assert len(findings) == len(check.LOSSES) + 2
+        assert all(f.value == 0 and f.bound == check.SINGLE for f in findings), name
+        half = len(asked) // 2
+        assert half > 0
+        assert asked == [False] * half + [True] * half
+    assert not kernels._left
+
+
 def test_engines_that_differ_are_found_to_differ(monkeypatch):
     launch = Pieces.launch
     monkeypatch.setattr(Pieces, "launch", lambda engine, lr: launch(engine, lr * 1.01))
@@ -92,7 +114,7 @@ def test_every_check_has_a_name_of_its_own():
     names = [c.name for c in check.checks(torch.device("cuda"), 100, "paper")]
     assert len(set(names)) == len(names)
     assert {name.split(",")[0] for name in names} == {
-        "scan", "engines", "tf32", "side by side", "continued", "memory",
+        "scan", "engines", "kernels", "tf32", "side by side", "continued", "memory",
     }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
+from dvrl import kernels
 from dvrl.core.scan import scan
 from dvrl.encoders.config import ParticleConfig
 from dvrl.envs.config import AtariConfig, GymConfig
@@ -30,6 +31,8 @@ TOLERANCE = 1e-5
 PRECISE = 1e-9
 """The same in double precision. Seven thousand pixels add up to thousands of nats: in single
 precision their rounding moves a particle's weight by a thousandth, and the gradient with it."""
+SINGLE = 1e-3
+"""The same between our kernels and plain operations, in single precision: sums of other orders."""
 LOSSES = ("loss/policy", "loss/value", "loss/entropy", "loss/elbo", "loss/total", "grad_norm")
 WINDOWS = 4
 """Compared from the same state; the fourth lies behind the first cut of episodes."""
@@ -108,6 +111,7 @@ def checks(device: torch.device, updates: int, preset_name: str) -> Iterator[Che
         yield Check(f"continued, {name}", partial(continued, config, device))
         yield Check(f"memory, {name}", partial(memory, config, device, updates))
     for name, config in games.items():
+        yield Check(f"kernels, {name}", partial(kernels_and_plain, config, device))
         yield Check(f"engines, {name}", partial(in_double, config, device))
         yield Check(f"memory, {name}", partial(memory, config, device, updates // 10))
     name, config = next(iter(on_host.items()))
@@ -181,6 +185,20 @@ def in_double(config: RunConfig, device: torch.device) -> Iterator[Finding]:
     finally:
         torch.set_default_dtype(before)
     yield from _agree(windows, PRECISE)
+
+
+def kernels_and_plain(config: RunConfig, device: torch.device) -> Iterator[Finding]:
+    """The first window with our kernels against plain operations. One particle alone: of several,
+    rounding would choose others to go on."""
+    if isinstance(config.encoder, ParticleConfig):
+        config = replace(config, encoder=replace(config.encoder, n_particles=1))
+    ours = _window(Trainer(config, device, "eager"))
+    with kernels.left():
+        plain = _window(Trainer(config, device, "eager"))
+    worst: dict[str, float] = {}
+    _compare(plain, ours, worst)
+    for what, value in worst.items():
+        yield Finding(f"{what}, kernels against plain operations", value, SINGLE)
 
 
 def tf32(config: RunConfig, device: torch.device) -> Iterator[Finding]:
