@@ -115,7 +115,7 @@ class GruRecorder(Recorder[GruBelief, gru.GruWeights, tuple]):
         belief: GruBelief,
         a_tm1: Float[Tensor, "N A"],
         o_t: Float[Tensor, "N *obs"],
-        generator: torch.Generator,
+        noise: tuple[Tensor, ...],
         t: int | None,
     ) -> Update:
         with kernels.beside(o_t):

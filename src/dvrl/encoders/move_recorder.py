@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from dvrl import chance, kernels
+from dvrl import kernels
 from dvrl.core import tree
 from dvrl.core.laws import binary_entropy
 from dvrl.encoders.base import Update
@@ -71,17 +71,20 @@ class MoveRecorder(Recorder[ParticleBelief, NormedWeights, tuple]):
     def _pack(self) -> tuple[NormedWeights, tuple]:
         return NormedWeights(packed.move_weights(self.model), self.norm.weight, self.norm.bias), ()
 
+    def noise(self, n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        with kernels.beside(self.encoder.h_0):
+            return self.encoder.noise(n, self.weights.move.embed.shape[1], generator)
+
     def _step(
         self,
         belief: ParticleBelief,
         a_tm1: Float[Tensor, "N A"],
         o_t: Float[Tensor, "N *obs"],
-        generator: torch.Generator,
+        noise: tuple[Tensor, ...],
         t: int | None,
     ) -> Update:
+        u, eps = noise
         with kernels.beside(o_t):
-            u = chance.uniform(generator, *belief.log_w.shape)
-            eps = chance.normal(generator, *u.shape, self.weights.move.embed.shape[1])
             start = self._start(self.weights.move, belief, a_tm1, u)
         x = self.embedding.ahead(o_t, t)
         kernels.meet(o_t)

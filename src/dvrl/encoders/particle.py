@@ -177,6 +177,13 @@ class ParticleEncoder(BeliefEncoder[ParticleBelief]):
         feature = self.summary(read, log_w if self.joint else log_w.detach())
         return Evidence(feature, loss, log_w, vanished, log_p_z, log_p_o, log_q_z)
 
+    def noise(
+        self, n: int, z_dim: int, generator: torch.Generator
+    ) -> tuple[Float[Tensor, "N K"], Float[Tensor, "N K Z"]]:
+        """Chance for a step, drawn beforehand: for choosing particles, and for their z."""
+        shape = n, self.n_particles
+        return chance.uniform(generator, *shape), chance.normal(generator, *shape, z_dim)
+
     def select(
         self, prev: ParticleBelief, u: Float[Tensor, "N K"]
     ) -> tuple[ParticleBelief, Int[Tensor, "N K"]]:

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dvrl import chance, kernels
+from dvrl import kernels
 from dvrl.core import gru, smc, tree
 from dvrl.encoders.base import Update
 from dvrl.encoders.particle import ParticleBelief, ParticleEncoder
@@ -93,18 +93,19 @@ class ParticleRecorder(Recorder[ParticleBelief, Weights, ActingWeights]):
         acting = ActingWeights(*packed.contexts(model, move_weights))
         return Weights(move_weights, weighing, *packed.weighing_contexts(model)), acting
 
+    def noise(self, n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        return self.encoder.noise(n, self.weights.move.embed.shape[1], generator)
+
     def _step(
         self,
         belief: ParticleBelief,
         a_tm1: Float[Tensor, "N A"],
         o_t: Float[Tensor, "N *obs"],
-        generator: torch.Generator,
+        noise: tuple[Tensor, ...],
         t: int | None,
     ) -> Update:
-        u = chance.uniform(generator, *belief.log_w.shape)
-        eps = chance.normal(generator, *u.shape, self.weights.move.embed.shape[1])
         contexts = self._look(self.acting, a_tm1, o_t)
-        given = (belief, contexts, o_t, u, eps)
+        given = (belief, contexts, o_t, *noise)
         if self._kernels is None:
             record = self._by_torch(self.weights, *given)
             if t is not None:

@@ -93,16 +93,20 @@ class Recorder(ABC, Generic[Belief, Derived, Acting]):
         *embeddings, derived = of_leaves
         return self.packing.gradient(self.embedding.joined(embeddings), derived, others)
 
+    def noise(self, n: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Chance for one step of `n` environments, as `BeliefEncoder.update` draws it."""
+        return ()
+
     def step(
         self,
         belief: Belief,
         a_tm1: Float[Tensor, "N A"],
         o_t: Float[Tensor, "N *obs"],
-        generator: torch.Generator,
+        noise: tuple[Tensor, ...],
     ) -> Update:
         """What `BeliefEncoder.update` gives, without gradients, and remembered."""
         self._given.append((a_tm1, o_t))
-        update = self._step(belief, a_tm1, o_t, generator, self.step_count)
+        update = self._step(belief, a_tm1, o_t, noise, self.step_count)
         self.step_count += 1
         return update
 
@@ -111,10 +115,10 @@ class Recorder(ABC, Generic[Belief, Derived, Acting]):
         belief: Belief,
         a_tm1: Float[Tensor, "N A"],
         o_t: Float[Tensor, "N *obs"],
-        generator: torch.Generator,
+        noise: tuple[Tensor, ...],
     ) -> Update:
         """The same, not remembered."""
-        return self._step(belief, a_tm1, o_t, generator, None)
+        return self._step(belief, a_tm1, o_t, noise, None)
 
     @abstractmethod
     def _step(
@@ -122,7 +126,7 @@ class Recorder(ABC, Generic[Belief, Derived, Acting]):
         belief: Belief,
         a_tm1: Float[Tensor, "N A"],
         o_t: Float[Tensor, "N *obs"],
-        generator: torch.Generator,
+        noise: tuple[Tensor, ...],
         t: int | None,
     ) -> Update:
         """Step `t` of the window; None: not to be remembered."""

@@ -26,16 +26,23 @@ def record(
     """
     actions, judged = [], []
 
+    def draw() -> tuple[tuple[Tensor, ...], Tensor]:
+        return recorder.noise(worlds.n, generator), agent.policy.noise(worlds.n, generator)
+
+    # All at once where it is known how often: every graph that draws has to be told where its
+    # chance goes on. With cuts to look behind nobody knows; it is drawn when it is wanted.
+    ahead = iter(draw, None) if bootstrap_cuts else iter([draw() for _ in range(n_steps + 1)])
+
     def act(*seen) -> Choice:
-        update = recorder.step(*seen, generator)
-        action = agent.choose(update.feature, agent.policy.noise(worlds.n, generator))
+        noise, of_action = next(ahead)
+        update = recorder.step(*seen, noise)
+        action = agent.choose(update.feature, of_action)
         actions.append(action[0])
         return Choice(update.belief, *action, update.info)
 
     def value(*seen) -> Float[Tensor, " N"]:
-        feature = recorder.look(*seen, generator).feature
-        agent.policy.noise(worlds.n, generator)  # as much chance as `collect` spends
-        return agent.worth(feature)
+        noise, _ = next(ahead)  # as much chance as `collect` spends
+        return agent.worth(recorder.look(*seen, noise).feature)
 
     def derive(firsts: list[Bool[Tensor, " N"]]) -> None:
         with torch.enable_grad(), unwatched():  # acting has seen it all
