@@ -23,6 +23,9 @@ __all__ = ["PIXELS", "PLAIN", "SLOPES", "STATISTICS"]
 PROGRAMS = 528
 """Four for each multiprocessor of a large GPU."""
 
+FEW = 16
+"""Places in a tile where there are few: too few programs to hide what one waits for."""
+
 
 class Tiling(NamedTuple):
     """How places of images are divided among programs."""
@@ -36,7 +39,7 @@ class Tiling(NamedTuple):
 
 
 def tiling(images: int, together: int, places: int) -> Tiling:
-    rows = 16 if images * places < 2**13 else 64
+    rows = FEW if images * places < 2**13 else 64
     return Tiling(together, triton.cdiv(together * places, rows), rows)
 
 
@@ -68,7 +71,7 @@ def convolve(
         x, fix, w, bias, out, parts, other, other_fix, images // steps, images // len(w),
         g.side_in, g.c_in, g.taps, g.stride, g.pad, g.side, g.c, g.shuffle, *t, depth,
         COPIES=images // len(other) if then is PIXELS else 1, THEN=then,
-        PRECISION=kernels.precision(), num_warps=4, num_stages=2,
+        PRECISION=kernels.precision(), num_warps=4, num_stages=4 if t.rows == FEW else 3,
     )  # fmt: skip
 
 
