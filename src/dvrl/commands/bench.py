@@ -179,7 +179,7 @@ def measure(
     except ValueError as error:
         raise UsageError(str(error)) from error
     with numerics(args.threads, args.precision):
-        print(BENCH_HEADER + (EMULATOR_HEADER if world else ""))
+        print(BENCH_HEADER + (EMULATOR_HEADER if world else EAGER_HEADER))
         result = benches.bench(
             cells,
             device,
@@ -188,33 +188,40 @@ def measure(
             lambda row: print(bench_line(row), flush=True),
         )
     write_json(args.out, result)
-    print(BENCH_FOOTER + (EMULATOR_FOOTER if world else ""))
+    print(BENCH_FOOTER + (EMULATOR_FOOTER if world else EAGER_FOOTER))
     print(f"{args.out}  ({result['machine']['device']})")
     return 0
 
 
 BENCH_NUMBERS = ("particles", "envs", "runs")
 BENCH_HEADER = (
-    "agent       K    n_e  runs  engine     steps/s   lowest  highest  ms/update  peak MiB  x eager"
+    "agent       K    n_e  runs  engine     steps/s   lowest  highest  ms/update  peak MiB"
 )
 BENCH_FOOTER = """\
 ms/update: of all runs in a row together; peak MiB: the GPU's, or the most this process has had;
-x eager: against one run, operation by operation, on a GPU"""
-EMULATOR_HEADER = "  of emulator"
-EMULATOR_FOOTER = """;
-of emulator: share of what the emulators make alone, with actions drawn beforehand"""
+"""
+EAGER_HEADER, EAGER_FOOTER = (
+    "  x eager",
+    "x eager: against one run, operation by operation, on a GPU",
+)
+EMULATOR_HEADER, EMULATOR_FOOTER = (
+    "  of emulator",
+    "of emulator: share of what the emulators make alone, with actions drawn beforehand",
+)
 
 
 def bench_line(row: dict[str, Any]) -> str:
     speed = f"{row['steps_per_second']:>12,.0f}{row['lowest']:>9,.0f}{row['highest']:>9,.0f}"
     if row["agent"] == "emulator":
         return f"{'emulator':<8}{row['envs']:>12}{'':>14}{speed}"
-    eager = f"{row['times_eager']:>9.1f}" if row["times_eager"] else f"{'-':>9}"
-    share = f"{row['of_emulator']:>13.2f}" if "of_emulator" in row else ""
+    if "of_emulator" in row:
+        beside = f"{row['of_emulator']:>13.2f}"
+    else:
+        beside = f"{row['times_eager']:>9.1f}" if row["times_eager"] else f"{'-':>9}"
     return (
         f"{row['agent']:<8}{row['particles'] or '-':>5}{row['envs']:>7}{row['runs']:>6}"
         f"  {row['engine']:<6}{speed}{row['ms_per_update']:>11.3f}{row['peak_mib']:>10,.0f}"
-        f"{eager}{share}"
+        f"{beside}"
     )
 
 

@@ -184,8 +184,8 @@ def bench(
     seconds: float,
     tell: Callable[[dict[str, Any]], None],
 ) -> dict[str, Any]:
-    """Measure every cell with the engine that `auto` chooses, and single runs eagerly beside it; of
-    Atari the emulators alone, before all others with as many of them.
+    """Measure every cell with the engine that `auto` chooses, and single runs eagerly beside it;
+    of Atari not these but the emulators alone, before all others with as many of them.
 
     `tell` hears of each row as soon as it is known.
     """
@@ -193,12 +193,13 @@ def bench(
     eager: dict[Cell, float] = {}
     alone_of: dict[int, Emulation] = {}
     for cell in cells:
-        if isinstance(cell.world, AtariConfig) and cell.envs not in alone_of:
+        game = isinstance(cell.world, AtariConfig)
+        if game and cell.envs not in alone_of:
             alone_of[cell.envs] = emulation(cell.world, cell.envs, repeats, seconds)
             rows.append({"agent": "emulator"} | alone_of[cell.envs]._asdict())
             tell(rows[-1])
         alone = replace(cell, runs=1)
-        if device.type == "cuda" and alone not in eager:
+        if device.type == "cuda" and not game and alone not in eager:
             eager[alone] = measure(alone, device, "eager", 1, seconds).steps_per_second
         speed = measure(cell, device, "auto", repeats, seconds)
         base = eager.get(alone)
