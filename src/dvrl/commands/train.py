@@ -27,7 +27,7 @@ class Train:
     """The particle belief of the paper, or its recurrent baseline."""
     preset: PresetName = "quick"
     """quick: small networks, minutes on two cores; tuned: the paper's networks with a learner that
-    keeps up, for a GPU (not for images yet); paper: every constant as published."""
+    keeps up, for a GPU; paper: every constant as published."""
     out: Path | None = None
     """Directory of the run (default: runs/WORLD-AGENT-PRESET-sSEED)."""
     seeds: str | None = None
