@@ -4,6 +4,7 @@ Replaying runs the same operations on the same tensors and leaves their results 
 left when they were captured, as a GPU does; only that capturing runs them too.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -72,5 +73,59 @@ class Acted(Cuda):
     def mark(self) -> Moment:
         return Moment()
 
+    def gates(self) -> None:
+        """Nothing waits here."""
+
     def settle(self) -> None:
         pass
+
+
+class Reached:
+    def __init__(self) -> None:
+        self.passed = False
+
+    def synchronize(self) -> None:
+        assert self.passed, "the host would wait for ever"
+
+
+class Behind(Acted):
+    """A stream with gates: what comes behind one that is shut is done when it is opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: deque[Callable[[], Any] | None] = deque()
+        """Operations, and None for a gate."""
+        self.shut_so_far = 0
+
+    def replay(self, graph: Recorded) -> None:
+        self._do(graph.replay)
+
+    def copy(self, to: Tensor, given: Tensor) -> None:
+        self._do(lambda: to.copy_(given))
+
+    def mark(self) -> Reached:
+        moment = Reached()
+        self._do(lambda: setattr(moment, "passed", True))
+        return moment
+
+    def gates(self) -> "Behind":
+        return self
+
+    def shut(self) -> None:
+        self.shut_so_far += 1
+        self.waiting.append(None)
+
+    def open(self) -> None:
+        assert self.waiting.popleft() is None
+        while self.waiting and self.waiting[0] is not None:
+            self.waiting.popleft()()
+
+    def open_all(self) -> None:
+        while self.waiting:
+            self.open()
+
+    def _do(self, operation: Callable[[], Any]) -> None:
+        if self.waiting:
+            self.waiting.append(operation)
+        else:
+            operation()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import gymnasium as gym
 import numpy as np
@@ -25,7 +26,7 @@ from dvrl.learners.graph import Graph
 from dvrl.learners.pieces import Pieces
 from dvrl.nets.spaces import Spec
 from dvrl.rollout.segment import start
-from recorded_graphs import Acted
+from recorded_graphs import Acted, Behind
 
 pytestmark = pytest.mark.usefixtures("fixed_shapes")
 
@@ -95,7 +96,11 @@ def hikes() -> MountainHike:
 
 
 def make(
-    engine: Callable[..., Engine], encoder: EncoderConfig, config: A2CConfig, worlds: Worlds
+    engine: Callable[..., Engine],
+    encoder: EncoderConfig,
+    config: A2CConfig,
+    worlds: Worlds,
+    cuda: type[Acted] = Acted,
 ) -> Engine:
     torch.manual_seed(0)
     spaces = MountainHikeConfig().spaces()
@@ -110,7 +115,11 @@ def make(
         worlds.restore(worlds.state() | {"age": AGES.clone()})
     if engine is Eager:
         return Eager(learner, carry)
-    return engine(learner, worlds, carry, Acted())
+    if cuda is Behind:  # answers go on to a GPU, though there are none that could be pinned
+        size = len(worlds.blank())
+        worlds.layout.goes_on = True
+        worlds.layout.blank = partial(torch.empty, size, dtype=torch.uint8)
+    return engine(learner, worlds, carry, cuda())
 
 
 def run(engine: Engine, windows: int) -> list:
@@ -261,6 +270,55 @@ def test_a_captured_engine_is_ready_once_it_has_captured(kind, worlds):
     assert engine.under_way == 1
     engine.result()
     assert engine.under_way == 0
+
+
+@every_encoder
+@pytest.mark.parametrize("make_worlds", [strolls, films])
+def test_pieces_launched_ahead_of_the_worlds_are_eager_windows_to_the_last_bit(
+    encoder, make_worlds
+):
+    encoder = replace(encoder, batch_norm=make_worlds is films)
+    eager = run(make(Eager, encoder, LEARNER, make_worlds()), 3)
+    ahead = make(Pieces, encoder, LEARNER, make_worlds(), Behind)
+    assert run(ahead, 3) == eager
+    assert ahead.cuda.shut_so_far == 3 * LEARNER.n_grad
+    assert not ahead.cuda.waiting
+
+
+def test_a_piece_is_launched_while_the_one_before_it_decides():
+    engine = make(Pieces, ENCODERS["dvrl"], LEARNER, strolls(), Behind)
+    happened = []
+    send, shut = engine.worlds.send, engine.cuda.shut
+    engine.worlds.send = lambda action: (happened.append("send"), send(action))
+    engine.cuda.shut = lambda: (happened.append("shut"), shut())
+    engine.launch(0.01)
+    engine.result()
+    assert happened == ["shut", *["shut", "send"] * (LEARNER.n_grad - 1), "send"]
+
+
+def test_where_cuts_are_looked_behind_nothing_is_launched_ahead():
+    config = replace(LEARNER, bootstrap_cuts=True)
+    eager = run(make(Eager, ENCODERS["rnn"], config, strolls()), 3)
+    engine = make(Pieces, ENCODERS["rnn"], config, strolls(), Behind)
+    assert run(engine, 3) == eager
+    assert engine.cuda.shut_so_far == 0
+
+
+def test_worlds_that_fail_leave_no_gate_shut():
+    engine = make(Pieces, ENCODERS["rnn"], LEARNER, strolls(), Behind)
+    receive, answers = engine.worlds.receive_on_host, []
+
+    def fails():
+        answers.append(receive())
+        if len(answers) == 3:
+            raise OSError("the emulator is gone")
+        return answers[-1]
+
+    engine.worlds.receive_on_host = fails
+    with pytest.raises(OSError, match="the emulator is gone"):
+        engine.launch(0.01)
+    assert engine.cuda.shut_so_far > 3
+    assert not engine.cuda.waiting
 
 
 def test_what_is_done_meanwhile_is_under_way_before_the_worlds_have_their_action():

@@ -28,8 +28,9 @@ class Layout:
         self, parts: Sequence[tuple[torch.dtype, tuple[int, ...]]], device: torch.device
     ) -> None:
         self.parts = parts
-        self.pin = device.type == "cuda"
-        self._pinned: list[Form] = []
+        self.goes_on = device.type == "cuda"
+        """Whether answers are for a GPU: then all are written to one place."""
+        self._place: Form | None = None
         self._bytes = [dtype.itemsize * prod(shape) for dtype, shape in parts]
         self._places = [-(-size // ALIGNED) * ALIGNED for size in self._bytes]
         kinds = [torch.empty(0, dtype=dtype).numpy().dtype for dtype, _ in parts]
@@ -39,16 +40,15 @@ class Layout:
 
     def blank(self) -> UInt8[Tensor, " B"]:
         """Fresh memory."""
-        return torch.empty(sum(self._places), dtype=torch.uint8, pin_memory=self.pin)
+        return torch.empty(sum(self._places), dtype=torch.uint8, pin_memory=self.goes_on)
 
     def form(self) -> "Form":
-        """Memory to be filled in. What goes on to a GPU is written to two places in turns:
-        nobody asks for the next answer before the last one has arrived."""
-        if not self.pin:
+        """Memory to be filled in. What goes on to a GPU is written to one place: nobody asks for
+        the next answer before the last one has arrived, since an action came from it."""
+        if not self.goes_on:
             return self._form()
-        self._pinned = self._pinned or [self._form(), self._form()]
-        self._pinned.reverse()
-        return self._pinned[0]
+        self._place = self._place or self._form()
+        return self._place
 
     def _form(self) -> "Form":
         answer = self.blank()

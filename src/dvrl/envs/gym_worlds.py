@@ -142,6 +142,9 @@ class GymWorlds:
                 last[row] = 0 if blank and blank.final_obs[row] else info["final_obs"][row]
         return answer
 
+    def place(self) -> UInt8[Tensor, " B"]:
+        return self.layout.form().answer
+
     def blank(self) -> UInt8[Tensor, " B"]:
         return self.layout.blank()
 

@@ -123,6 +123,10 @@ class HostWorlds(Worlds, Protocol):
         episode; otherwise the first `usual` will do."""
         ...
 
+    def place(self) -> UInt8[Tensor, " B"]:
+        """Where every answer for a GPU is written."""
+        ...
+
     def seen(self, obs: Tensor) -> Float[Tensor, "N *obs"]:
         """Observations as they travel, as agents see them."""
         ...

@@ -14,6 +14,7 @@ from dvrl import fuse
 from dvrl.core import tree
 from dvrl.learners.a2c import A2C
 from dvrl.learners.engine import Engine, Results, unpack
+from dvrl.learners.gate import Gates, find
 from dvrl.rollout.segment import Carry
 
 WARM_UPS = 3
@@ -25,6 +26,13 @@ class Recording(Protocol):
     """Operations captured, to be run again on the same memory."""
 
     def replay(self) -> None: ...
+
+
+@runtime_checkable
+class Moment(Protocol):
+    """One that the device comes to."""
+
+    def synchronize(self) -> None: ...
 
 
 class Cuda:
@@ -58,11 +66,23 @@ class Cuda:
         """Memory for several graphs."""
         return torch.cuda.graph_pool_handle()
 
+    def replay(self, graph: Recording) -> None:
+        """Run it, when its turn in the stream comes."""
+        graph.replay()
+
+    def copy(self, to: Tensor, given: Tensor) -> None:
+        """Copy, from or to the host as well, when its turn comes."""
+        to.copy_(given, non_blocking=True)
+
+    def gates(self) -> Gates | None:
+        """Gates in the stream, where the driver has them."""
+        return find(self.stream.cuda_stream)
+
     def landing(self, like: Tensor) -> Tensor:
         """Memory on the host to which `like` can be copied in the background."""
         return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
 
-    def mark(self) -> torch.cuda.Event:
+    def mark(self) -> Moment:
         """This moment in the stream, to be waited for."""
         event = torch.cuda.Event()
         event.record(self.stream)
@@ -91,7 +111,7 @@ class Captured(Engine):
         self.cuda = cuda
         self._names: list[str] = []
         self._slots: deque[Tensor] = deque()
-        self._under_way: deque[tuple[torch.cuda.Event, Tensor]] = deque()
+        self._under_way: deque[tuple[Moment, Tensor]] = deque()
 
     def result(self) -> Results:
         moment, slot = self._under_way.popleft()

@@ -5,6 +5,7 @@ begins. The pieces share one pool of memory and are replayed in the order of the
 tensor of one piece is there for all later ones, as it was when they were captured.
 """
 
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from typing import Any, NamedTuple
@@ -16,8 +17,9 @@ from torch import Tensor
 from dvrl.core import tree
 from dvrl.envs.worlds import HostWorlds, Look, Step, Worlds, nothing
 from dvrl.learners.a2c import A2C
-from dvrl.learners.captured import WARM_UPS, Captured, Cuda, Recording
+from dvrl.learners.captured import WARM_UPS, Captured, Cuda, Moment, Recording
 from dvrl.learners.engine import pack
+from dvrl.learners.gate import Gates
 from dvrl.rollout.segment import Carry
 
 
@@ -128,6 +130,7 @@ class Pieces(Captured):
         )
         self._looks = o_t.new_zeros(n_steps, worlds.n)
         self._film: Film | None = None
+        self._gates = cuda.gates()
 
     @property
     def captured(self) -> bool:
@@ -137,22 +140,56 @@ class Pieces(Captured):
         film = self._film = self._film or self._capture()
         with self.cuda.running():
             self.learner.set_lr(lr)
-            decided = self.cuda.mark()
-            for piece in film.pieces:
-                if piece.only_if_cut and not self.worlds.cut:
-                    continue
-                piece.graph.replay()
-                if piece.action is not None:
-                    film.action.copy_(piece.action, non_blocking=True)
-                    decided = self.cuda.mark()
-                if piece.answer is not None:
-                    # What is done meanwhile is under way by now: worlds take all of a host's cores.
-                    decided.synchronize()
-                    self.worlds.send(film.action)
-                    given = self.worlds.receive_on_host()
-                    size = len(given) if self.worlds.cut else self.worlds.usual
-                    piece.answer[:size].copy_(given[:size], non_blocking=True)
+            if self._gates is None or any(piece.only_if_cut for piece in film.pieces):
+                self._in_turns(film)
+            else:
+                self._ahead(film, self._gates)
             self._hand_over(film.packed)
+
+    def _in_turns(self, film: Film) -> None:
+        """A piece is launched when the worlds have answered."""
+        decided = self.cuda.mark()
+        for piece in film.pieces:
+            if piece.only_if_cut and not self.worlds.cut:
+                continue
+            self.cuda.replay(piece.graph)
+            if piece.action is not None:
+                self.cuda.copy(film.action, piece.action)
+                decided = self.cuda.mark()
+            if piece.answer is not None:
+                # What is done meanwhile is under way by now: worlds take all of a host's cores.
+                given = self._exchange(film, decided)
+                size = len(given) if self.worlds.cut else self.worlds.usual
+                self.cuda.copy(piece.answer[:size], given[:size])
+
+    def _ahead(self, film: Film, gates: Gates) -> None:
+        """A piece is launched while the one before it still decides. A gate keeps it from beginning
+        before the worlds have answered."""
+        given = self.worlds.place()[: self.worlds.usual]
+        decided: deque[Moment] = deque()
+        try:
+            for piece in film.pieces:
+                self.cuda.replay(piece.graph)
+                if piece.action is not None:
+                    self.cuda.copy(film.action, piece.action)
+                    decided.append(self.cuda.mark())
+                if piece.answer is not None:
+                    gates.shut()
+                    self.cuda.copy(piece.answer[: self.worlds.usual], given)
+                    if len(decided) > 1:
+                        self._exchange(film, decided.popleft())
+                        gates.open()
+            while decided:
+                self._exchange(film, decided.popleft())
+                gates.open()
+        finally:
+            gates.open_all()  # else the device would wait for ever
+
+    def _exchange(self, film: Film, decided: Moment) -> UInt8[Tensor, " B"]:
+        """Take the action to the worlds, and wait for what they answer."""
+        decided.synchronize()
+        self.worlds.send(film.action)
+        return self.worlds.receive_on_host()
 
     def _capture(self) -> Film:
         """Warm up, record, and leave everything as it was; the worlds are not stepped."""
