@@ -102,9 +102,9 @@ def _tuned_images(agent: str, world: WorldConfig) -> RunConfig:
     """The paper's networks with a learner whose belief keeps what it sees (docs/deviations.md)."""
     paper = _paper_images(agent, world)
     learner = replace(
-        paper.learner, n_grad=25, lr=7e-4, memory_lr=0.03, elbo_weight=0.01, anneal_steps=3_000_000
+        paper.learner, n_steps=10, lr=7e-4, memory_lr=0.03, elbo_weight=0.01, anneal_steps=5_000_000
     )
-    return replace(paper, learner=learner, steps=3_000_000)
+    return replace(paper, learner=learner, steps=5_000_000)
 
 
 def _quick_images(agent: str, world: WorldConfig) -> RunConfig:
