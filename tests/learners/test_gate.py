@@ -68,6 +68,13 @@ def test_a_driver_that_refuses_has_none(driver):
     assert driver.orders == [(42, 0, 0)]  # one that would not have waited
 
 
+def test_there_are_none_where_the_host_waits_for_every_launch(driver, monkeypatch):
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    assert find(STREAM) is None
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "0")
+    assert find(STREAM) is not None
+
+
 @pytest.mark.parametrize("error", [OSError, AttributeError])
 def test_without_the_library_or_its_function_there_are_none(driver, monkeypatch, error):
     def missing(name):

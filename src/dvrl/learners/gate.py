@@ -4,6 +4,7 @@ So the host can hand over work before there is what the work will read: it need 
 """
 
 import ctypes
+import os
 from ctypes import c_uint32, c_uint64, c_void_p
 from typing import Protocol, runtime_checkable
 
@@ -59,7 +60,13 @@ class DriverGates(Gates):
 
 
 def find(stream: int) -> Gates | None:
-    """Gates in the stream with this handle, if the driver has them."""
+    """Gates in the stream with this handle, if the driver has them.
+
+    None where CUDA has the host wait for everything it launches: it would never come to open one.
+    Profilers that run kernels one by one do the same: use the eager engine with them.
+    """
+    if os.environ.get("CUDA_LAUNCH_BLOCKING", "0") != "0":
+        return None
     try:
         return DriverGates(stream)
     except (OSError, AttributeError):
