@@ -440,6 +440,11 @@ def test_threads_keep_to_a_core_each_only_where_they_have_the_whole_machine(monk
     assert places == ([{i} for i in range(cores)] if whole else [os.sched_getaffinity(0)] * cores)
 
 
+@pytest.mark.parametrize("flicker", [0.0, 0.5])
+def test_emulators_step_apart_from_all_else(flicker):
+    assert AtariConfig("Pong", flicker=flicker).make(2, 0, torch.device("cpu")).apart
+
+
 def test_worlds_of_one_batch_and_of_the_next_differ():
     pacman = worlds("MsPacman", 2, seed=1)  # of only thirty starts, four different ones
     starts = [pacman.reset()]

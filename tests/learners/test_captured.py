@@ -117,7 +117,7 @@ def make(
         return Eager(learner, carry)
     if cuda is Behind:  # answers go on to a GPU, though there are none that could be pinned
         size = len(worlds.blank())
-        worlds.layout.goes_on = True
+        worlds.layout.goes_on = worlds.apart = True
         worlds.layout.blank = partial(torch.empty, size, dtype=torch.uint8)
     return engine(learner, worlds, carry, cuda())
 
@@ -302,6 +302,15 @@ def test_where_cuts_are_looked_behind_nothing_is_launched_ahead():
     engine = make(Pieces, ENCODERS["rnn"], config, strolls(), Behind)
     assert run(engine, 3) == eager
     assert engine.cuda.shut_so_far == 0
+
+
+def test_nothing_waits_on_the_device_for_worlds_that_may_wait_for_it():
+    engine = make(Pieces, ENCODERS["rnn"], LEARNER, strolls(), Behind)
+    assert not strolls().apart
+    assert engine._gates is not None
+    worlds = engine.worlds
+    worlds.apart = False
+    assert Pieces(engine.learner, worlds, engine.carry, Behind())._gates is None
 
 
 def test_worlds_that_fail_leave_no_gate_shut():

@@ -59,7 +59,7 @@ class GymWorlds:
         self.envs = envs
         self._flicker = envs if isinstance(envs, FlickerVector) else None
         self._stepped = self._flicker.env if self._flicker else envs  # blanked in the answer
-        self._sends = hasattr(self._stepped, "send")
+        self.apart = self._sends = hasattr(self._stepped, "send")
         self.device = torch.device(device)
         self.seed = seed + share.index * envs.num_envs  # every environment has a seed of its own
         self.total = share.count * envs.num_envs

@@ -107,6 +107,9 @@ class DeviceWorlds(Worlds, Protocol):
 class HostWorlds(Worlds, Protocol):
     """Worlds that are stepped on the host, whatever device their tensors are for."""
 
+    apart: bool
+    """Whether they step in threads of their own that do not know of a GPU. Others might wait for
+    all that it is to do: so nothing may wait there for them."""
     usual: int
     """Bytes of an answer without `final_obs`, which comes last."""
 

@@ -130,7 +130,7 @@ class Pieces(Captured):
         )
         self._looks = o_t.new_zeros(n_steps, worlds.n)
         self._film: Film | None = None
-        self._gates = cuda.gates()
+        self._gates = cuda.gates() if worlds.apart else None
 
     @property
     def captured(self) -> bool:
