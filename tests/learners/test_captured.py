@@ -81,13 +81,23 @@ class Filmed(Stroll):
         return image
 
 
-def films(flicker: float = 0.5) -> GymWorlds:
-    envs = SyncVectorEnv([lambda: Filmed(True)] * N, autoreset_mode=AutoresetMode.SAME_STEP)
-    return GymWorlds(FlickerVector(envs, flicker, seed=6), seed=5)
+class Sent(SyncVectorEnv):
+    """Sent actions, and asked for the answer, as if it stepped in threads of its own."""
+
+    def send(self, actions):
+        self.sent = actions
+
+    def recv(self):
+        return self.step(self.sent)
 
 
-def strolls(discrete: bool = False) -> GymWorlds:
-    envs = SyncVectorEnv([lambda: Stroll(discrete)] * N, autoreset_mode=AutoresetMode.SAME_STEP)
+def films(vector: type[SyncVectorEnv] = SyncVectorEnv) -> GymWorlds:
+    envs = vector([lambda: Filmed(True)] * N, autoreset_mode=AutoresetMode.SAME_STEP)
+    return GymWorlds(FlickerVector(envs, 0.5, seed=6), seed=5)
+
+
+def strolls(discrete: bool = False, vector: type[SyncVectorEnv] = SyncVectorEnv) -> GymWorlds:
+    envs = vector([lambda: Stroll(discrete)] * N, autoreset_mode=AutoresetMode.SAME_STEP)
     return GymWorlds(envs, seed=5)
 
 
@@ -117,7 +127,7 @@ def make(
         return Eager(learner, carry)
     if cuda is Behind:  # answers go on to a GPU, though there are none that could be pinned
         size = len(worlds.blank())
-        worlds.layout.goes_on = worlds.apart = True
+        worlds.layout.goes_on = True
         worlds.layout.blank = partial(torch.empty, size, dtype=torch.uint8)
     return engine(learner, worlds, carry, cuda())
 
@@ -279,14 +289,14 @@ def test_pieces_launched_ahead_of_the_worlds_are_eager_windows_to_the_last_bit(
 ):
     encoder = replace(encoder, batch_norm=make_worlds is films)
     eager = run(make(Eager, encoder, LEARNER, make_worlds()), 3)
-    ahead = make(Pieces, encoder, LEARNER, make_worlds(), Behind)
+    ahead = make(Pieces, encoder, LEARNER, make_worlds(vector=Sent), Behind)
     assert run(ahead, 3) == eager
     assert ahead.cuda.shut_so_far == 3 * LEARNER.n_grad
     assert not ahead.cuda.waiting
 
 
 def test_a_piece_is_launched_while_the_one_before_it_decides():
-    engine = make(Pieces, ENCODERS["dvrl"], LEARNER, strolls(), Behind)
+    engine = make(Pieces, ENCODERS["dvrl"], LEARNER, strolls(vector=Sent), Behind)
     happened = []
     send, shut = engine.worlds.send, engine.cuda.shut
     engine.worlds.send = lambda action: (happened.append("send"), send(action))
@@ -299,22 +309,20 @@ def test_a_piece_is_launched_while_the_one_before_it_decides():
 def test_where_cuts_are_looked_behind_nothing_is_launched_ahead():
     config = replace(LEARNER, bootstrap_cuts=True)
     eager = run(make(Eager, ENCODERS["rnn"], config, strolls()), 3)
-    engine = make(Pieces, ENCODERS["rnn"], config, strolls(), Behind)
+    engine = make(Pieces, ENCODERS["rnn"], config, strolls(vector=Sent), Behind)
     assert run(engine, 3) == eager
     assert engine.cuda.shut_so_far == 0
 
 
 def test_nothing_waits_on_the_device_for_worlds_that_may_wait_for_it():
+    eager = run(make(Eager, ENCODERS["rnn"], LEARNER, strolls()), 3)
     engine = make(Pieces, ENCODERS["rnn"], LEARNER, strolls(), Behind)
-    assert not strolls().apart
-    assert engine._gates is not None
-    worlds = engine.worlds
-    worlds.apart = False
-    assert Pieces(engine.learner, worlds, engine.carry, Behind())._gates is None
+    assert run(engine, 3) == eager
+    assert engine.cuda.shut_so_far == 0
 
 
 def test_worlds_that_fail_leave_no_gate_shut():
-    engine = make(Pieces, ENCODERS["rnn"], LEARNER, strolls(), Behind)
+    engine = make(Pieces, ENCODERS["rnn"], LEARNER, strolls(vector=Sent), Behind)
     receive, answers = engine.worlds.receive_on_host, []
 
     def fails():

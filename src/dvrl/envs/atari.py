@@ -77,8 +77,8 @@ def options(rom: str, sticky: float, max_frames: int) -> dict[str, Any]:
 def emulators(rom: str, n: int, options: dict[str, Any]) -> VectorEnv:
     """The vector environment of `ale_py`, as many threads as there are cores for it.
 
-    Threads that are as many as the machine's cores have one each. Threads that wake up after the
-    agent has thought are otherwise put two on a core now and then, and all wait for these.
+    Threads that are as many as the machine's cores have one each: otherwise a step takes longer
+    when the agent thought before it (docs/performance.md).
     """
     kind = _ale().vector_env.AtariVectorEnv
     # Its own dictionary: it writes its mode into the one that all vector environments share.

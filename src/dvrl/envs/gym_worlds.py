@@ -59,7 +59,7 @@ class GymWorlds:
         self.envs = envs
         self._flicker = envs if isinstance(envs, FlickerVector) else None
         self._stepped = self._flicker.env if self._flicker else envs  # blanked in the answer
-        self.apart = self._sends = hasattr(self._stepped, "send")
+        self.apart = hasattr(self._stepped, "send")
         self.device = torch.device(device)
         self.seed = seed + share.index * envs.num_envs  # every environment has a seed of its own
         self.total = share.count * envs.num_envs
@@ -112,7 +112,7 @@ class GymWorlds:
         given = action.numpy()
         # A copy in any case: an environment may keep what it is given.
         given = given.copy() if self._bounds is None else given.clip(*self._bounds)
-        if self._sends:
+        if self.apart:
             self._stepped.send(given)
         else:
             self._sent = given
@@ -124,7 +124,7 @@ class GymWorlds:
 
     def receive_on_host(self) -> UInt8[Tensor, " B"]:
         answer, (seen, *others, last) = self.layout.form()  # while they step
-        answered = self._stepped.recv() if self._sends else self._stepped.step(self._sent)
+        answered = self._stepped.recv() if self.apart else self._stepped.step(self._sent)
         obs, reward, terminated, truncated, info = answered
         ended = terminated | truncated
         self.cut = bool(np.count_nonzero(ended) > np.count_nonzero(terminated))

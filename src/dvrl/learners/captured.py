@@ -136,7 +136,7 @@ class Captured(Engine):
     def _hand_over(self, packed: Tensor) -> None:
         """Send a window's results to the host, behind all that was launched before."""
         slot = self._slots.popleft() if self._slots else self.cuda.landing(packed)
-        slot.copy_(packed, non_blocking=True)
+        self.cuda.copy(slot, packed)
         self._under_way.append((self.cuda.mark(), slot))
 
     @contextmanager

@@ -36,7 +36,7 @@ class Graph(Captured):
         graph, packed = self._graphs[cuts]
         with self.cuda.running():
             self.learner.set_lr(lr)  # in the stream's order: the window before may still read it
-            graph.replay()
+            self.cuda.replay(graph)
             self._hand_over(packed)
         self.worlds.skip(config.n_grad)
 

@@ -130,7 +130,8 @@ class Pieces(Captured):
         )
         self._looks = o_t.new_zeros(n_steps, worlds.n)
         self._film: Film | None = None
-        self._gates = cuda.gates() if worlds.apart else None
+        ahead = worlds.apart and not learner.config.bootstrap_cuts
+        self._gates = cuda.gates() if ahead else None
 
     @property
     def captured(self) -> bool:
@@ -140,7 +141,7 @@ class Pieces(Captured):
         film = self._film = self._film or self._capture()
         with self.cuda.running():
             self.learner.set_lr(lr)
-            if self._gates is None or any(piece.only_if_cut for piece in film.pieces):
+            if self._gates is None:
                 self._in_turns(film)
             else:
                 self._ahead(film, self._gates)
@@ -163,8 +164,8 @@ class Pieces(Captured):
                 self.cuda.copy(piece.answer[:size], given[:size])
 
     def _ahead(self, film: Film, gates: Gates) -> None:
-        """A piece is launched while the one before it still decides. A gate keeps it from beginning
-        before the worlds have answered."""
+        """A piece is launched while the one before it still decides, whether the worlds will cut an
+        episode or not. A gate keeps it from beginning before they have answered."""
         given = self.worlds.place()[: self.worlds.usual]
         decided: deque[Moment] = deque()
         try:
