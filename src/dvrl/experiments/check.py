@@ -188,8 +188,11 @@ def in_double(config: RunConfig, device: torch.device) -> Iterator[Finding]:
 
 
 def kernels_and_plain(config: RunConfig, device: torch.device) -> Iterator[Finding]:
-    """The first window with our kernels against plain operations. One particle alone: of several,
+    """The first update with our kernels against plain operations. The second would say nothing:
+    the optimiser begins with steps of one size, whatever a gradient's, and weights that differ by
+    1e-6 at first have gradients that differ by 1e-2 then. And one particle alone: of several,
     rounding would choose others to go on."""
+    config = replace(config, learner=replace(config.learner, n_grad=config.learner.n_steps))
     if isinstance(config.encoder, ParticleConfig):
         config = replace(config, encoder=replace(config.encoder, n_particles=1))
     ours = _window(Trainer(config, device, "eager"))
