@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dvrl.learners.engine import Eager
-from dvrl.records.layout import RunFiles
+from dvrl.records.layout import RunFiles, read_json
 from dvrl.records.metrics import read_episodes, read_metrics
 from dvrl.runs import checkpoint as checkpoints
 from dvrl.runs.config import LATER
@@ -42,6 +42,23 @@ def test_a_run_in_two_parts_equals_a_run_in_one(agent, tmp_path):
     train(tiny(agent, steps=200), tmp_path / "parts", device="cpu")
     parts = train(tiny(agent), tmp_path / "parts", device="cpu")
     assert contents(whole) == contents(parts)
+
+
+@pytest.mark.parametrize(
+    ("program", "written"),
+    [
+        ("/home/me/.venv/bin/dvrl", "dvrl"),
+        ("/home/me/src/dvrl/__main__.py", "dvrl"),  # python -m dvrl
+        ("/lib/other/__main__.py", "/lib/other/__main__.py"),
+        ("mine.py", "mine.py"),
+    ],
+)
+def test_a_run_knows_how_to_be_begun_anew(program, written, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", [program, "train", "--seed", "0"])
+    run = train(tiny("rnn", steps=20), tmp_path / "run", device="cpu")
+    assert [s["command"] for s in read_json(RunFiles(run).command)] == [
+        [written, "train", "--seed", "0"]
+    ]
 
 
 def test_metrics_and_episodes_say_what_happened(trained):

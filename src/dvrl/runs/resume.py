@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -116,6 +117,13 @@ def compare(old: dict[str, Any], new: dict[str, Any], files: RunFiles) -> list[s
     ]
 
 
+def _command() -> list[str]:
+    """What to type to begin it anew: `dvrl`, wherever it lies; or a user's script."""
+    program = Path(sys.argv[0])
+    by_module = program.name == "__main__.py" and program.parent.name == "dvrl"
+    return ["dvrl" if by_module or program.name == "dvrl" else sys.argv[0], *sys.argv[1:]]
+
+
 def write_start(files: RunFiles, device: torch.device) -> None:
     """Add this start to the run's provenance."""
     starts = read_json(files.command) if files.command.exists() else []
@@ -130,7 +138,7 @@ def write_start(files: RunFiles, device: torch.device) -> None:
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     starts.append(
         {
-            "command": sys.argv,
+            "command": _command(),
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "versions": versions,
             "machine": platform.machine(),
