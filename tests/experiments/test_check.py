@@ -11,6 +11,7 @@ from dvrl.envs.worlds import DeviceWorlds
 from dvrl.experiments import check
 from dvrl.learners.engine import Eager
 from dvrl.learners.graph import Graph
+from dvrl.learners.config import Rates
 from dvrl.learners.pieces import Pieces
 from dvrl.runs import trainer
 from recorded_graphs import Acted
@@ -84,7 +85,9 @@ def test_kernels_are_compared_with_what_is_done_without_them(monkeypatch):
 
 def test_engines_that_differ_are_found_to_differ(monkeypatch):
     launch = Pieces.launch
-    monkeypatch.setattr(Pieces, "launch", lambda engine, lr: launch(engine, lr * 1.01))
+    monkeypatch.setattr(
+        Pieces, "launch", lambda engine, rates: launch(engine, Rates(rates.lr * 1.01))
+    )
     _, config = next(small(check.host_configs("quick")))
     findings = check.from_the_start(config, torch.device("cpu"))
     assert not all(f.holds for f in findings)

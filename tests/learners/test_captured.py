@@ -20,7 +20,7 @@ from dvrl.envs.mountain_hike import MountainHike
 from dvrl.envs.worlds import Worlds
 from dvrl.learners.a2c import A2C
 from dvrl.learners.build import build_engine
-from dvrl.learners.config import A2CConfig
+from dvrl.learners.config import A2CConfig, Rates
 from dvrl.learners.engine import Eager, Engine
 from dvrl.learners.graph import Graph
 from dvrl.learners.pieces import Pieces
@@ -136,7 +136,7 @@ def run(engine: Engine, windows: int) -> list:
     """Results of all windows, and everything that would go on from there."""
     found = []
     for i in range(windows):
-        engine.launch(lr=0.01 / (i + 1))
+        engine.launch(Rates(0.01 / (i + 1)))
         results = engine.result()
         found.append((results.score.tolist(), results.over.tolist(), results.metrics))
     learner = engine.learner
@@ -189,7 +189,7 @@ def test_the_worlds_are_stepped_once_for_every_step_and_not_for_a_capture():
     steps, send = [], engine.worlds.send
     engine.worlds.send = lambda action: (steps.append(1), send(action))[1]
     for windows in (1, 2, 3):
-        engine.launch(0.01)
+        engine.launch(Rates(0.01))
         engine.result()
         assert len(steps) == LEARNER.n_grad * windows
     assert engine.learner.worlds is engine.worlds
@@ -206,7 +206,7 @@ def test_the_value_behind_a_cut_is_asked_for_only_when_there_was_one():
 
     engine.worlds.receive_on_host = counted
     for _ in range(3):
-        engine.launch(0.01)
+        engine.launch(Rates(0.01))
         engine.result()
     pieces = engine._film.pieces
     # Of a step: decide, see, look. Of a segment: derive while the worlds step. The last update.
@@ -223,7 +223,7 @@ def test_last_observations_travel_only_where_an_episode_was_cut():
     lasts.fill_(77)
     receive = engine.worlds.receive_on_host
     engine.worlds.receive_on_host = lambda: (receive(), cuts.append(engine.worlds.cut))[0]
-    engine.launch(0.01)
+    engine.launch(Rates(0.01))
     engine.result()
     arrived = (lasts != 77).any(1)
     assert arrived.tolist() == cuts
@@ -274,7 +274,7 @@ def test_without_a_gpu_auto_is_eager_and_graph_is_refused(worlds):
 def test_a_captured_engine_is_ready_once_it_has_captured(kind, worlds):
     engine = make(kind, ENCODERS["rnn"], LEARNER, worlds())
     assert not engine.ready
-    engine.launch(0.01)
+    engine.launch(Rates(0.01))
     assert engine.ready
     assert engine.name == "graph"
     assert engine.under_way == 1
@@ -301,7 +301,7 @@ def test_a_piece_is_launched_while_the_one_before_it_decides():
     send, shut = engine.worlds.send, engine.cuda.shut
     engine.worlds.send = lambda action: (happened.append("send"), send(action))
     engine.cuda.shut = lambda: (happened.append("shut"), shut())
-    engine.launch(0.01)
+    engine.launch(Rates(0.01))
     engine.result()
     assert happened == ["shut", *["shut", "send"] * (LEARNER.n_grad - 1), "send"]
 
@@ -333,7 +333,7 @@ def test_worlds_that_fail_leave_no_gate_shut():
 
     engine.worlds.receive_on_host = fails
     with pytest.raises(OSError, match="the emulator is gone"):
-        engine.launch(0.01)
+        engine.launch(Rates(0.01))
     assert engine.cuda.shut_so_far > 3
     assert not engine.cuda.waiting
 
@@ -341,7 +341,7 @@ def test_worlds_that_fail_leave_no_gate_shut():
 def test_what_is_done_meanwhile_is_under_way_before_the_worlds_have_their_action():
     """As many threads as cores step the worlds: the host would hardly get round to it then."""
     engine = make(Pieces, ENCODERS["dvrl"], LEARNER, strolls())
-    engine.launch(0.01)
+    engine.launch(Rates(0.01))
     engine.result()
     happened = []
     for i, piece in enumerate(engine._film.pieces):
@@ -349,7 +349,7 @@ def test_what_is_done_meanwhile_is_under_way_before_the_worlds_have_their_action
         piece.graph.replay = lambda i=i, replay=replay: (happened.append(i), replay())
     send = engine.worlds.send
     engine.worlds.send = lambda action: (happened.append("send"), send(action))
-    engine.launch(0.01)
+    engine.launch(Rates(0.01))
     engine.result()
     pieces = iter(enumerate(engine._film.pieces))
     expected = []
@@ -364,7 +364,7 @@ def test_what_is_done_meanwhile_is_under_way_before_the_worlds_have_their_action
 def test_a_segment_is_derived_while_the_worlds_take_its_last_step():
     """Between a segment's last action and the answer to it, and nowhere else."""
     engine = make(Pieces, ENCODERS["dvrl"], LEARNER, strolls())
-    engine.launch(0.01)
+    engine.launch(Rates(0.01))
     engine.result()
     at_work = False
     idle = []

@@ -72,16 +72,18 @@ def test_a_gradient_that_is_no_number_leaves_no_mark(kind, bad):
 
 
 @every_kind
-def test_shares_are_learning_rates_of_their_own(kind):
-    """As torch's groups of parameters."""
-    shares = [1.0, 0.03, 1.0, 0.0]
+def test_what_carries_the_belief_on_has_a_share_of_the_learning_rate(kind):
+    """As torch's groups of parameters, while the share rises."""
+    memory = [False, True, False, True]
+    config = replace(CONFIG, optimiser=kind, memory_lr=0.03, memory_steps=20)
     mine, other = parameters(), parameters()
-    optimiser = Optimiser(replace(CONFIG, optimiser=kind), mine, shares=shares)
-    reference = theirs(
-        kind,
-        [{"params": [p], "lr": s * CONFIG.lr} for p, s in zip(other, shares, strict=True)],
-    )
+    optimiser = Optimiser(config, mine, memory=memory)
+    reference = theirs(kind, [{"params": [p]} for p in other])
     for i in range(3):
+        rates = config.rates_at(10 * i)
+        optimiser.set_rates(rates)
+        for group, slow in zip(reference.param_groups, memory, strict=True):
+            group["lr"] = rates.lr * (rates.memory if slow else 1.0)
         for p, g in zip(other, gradients(0.01, i), strict=True):
             p.grad = g
         reference.step()

@@ -44,13 +44,10 @@ class A2C:
         """Those that are used as they are, none of a segment's own copies."""
         self.parameters = [*packed, *self.live]
         memory = set(map(id, agent.encoder.memory()))
-        shares = [config.memory_lr if id(p) in memory else 1.0 for p in self.parameters]
-        self.optimiser = Optimiser(config, self.parameters, group, shares)
+        self.optimiser = Optimiser(
+            config, self.parameters, group, [id(p) in memory for p in self.parameters]
+        )
         self.packed = self.optimiser.flat[: sum(rows.place(p.shape) for p in packed)]
-
-    def set_lr(self, lr: float) -> None:
-        """The learning rate of the updates to come."""
-        self.optimiser.lr.fill_(lr)
 
     def window(self, carry: Carry) -> tuple[Carry, list[Outcome], dict[str, Float[Tensor, ""]]]:
         """n_g / n_s updates whose gradients reach back to the window's first step.

@@ -1,9 +1,17 @@
 """Settings of the learner (no torch here: the command line reads this)."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from dvrl import checks
+
+
+class Rates(NamedTuple):
+    """Learning rates of an update."""
+
+    lr: float
+    memory: float = 1.0
+    """Of the recurrent cell, as a share of `lr`."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +30,9 @@ class A2CConfig:
     """Learning rate."""
     memory_lr: float = 1.0
     """Learning rate of the recurrent cell that carries the belief on, as a share of `lr`."""
+    memory_steps: int | None = None
+    """Let that share go in a straight line to one over this many environment steps; None keeps
+    it."""
     anneal_steps: int | None = None
     """Let the learning rate fall in a straight line to a tenth over this many environment steps;
     None keeps it (paper)."""
@@ -47,8 +58,9 @@ class A2CConfig:
 
     def __post_init__(self) -> None:
         checks.at_least(self, 1, "n_envs", "n_steps", "n_grad")
-        if self.anneal_steps is not None:
-            checks.at_least(self, 1, "anneal_steps")
+        for steps in ("anneal_steps", "memory_steps"):
+            if getattr(self, steps) is not None:
+                checks.at_least(self, 1, steps)
         if self.n_grad % self.n_steps:
             raise ValueError(
                 f"n_grad is {self.n_grad} and n_steps is {self.n_steps}; "
@@ -66,11 +78,11 @@ class A2CConfig:
         """Updates per gradient window."""
         return self.n_grad // self.n_steps
 
-    def lr_at(self, step: int) -> float:
-        """The learning rate after `step` environment steps."""
-        if self.anneal_steps is None:
-            return self.lr
-        return self.lr * (1 - 0.9 * min(step / self.anneal_steps, 1.0))
+    def rates_at(self, step: int) -> Rates:
+        """The learning rates after `step` environment steps."""
+        fallen, risen = (_part(step, whole) for whole in (self.anneal_steps, self.memory_steps))
+        share = self.memory_lr + (1 - self.memory_lr) * risen
+        return Rates(self.lr * (1 - 0.9 * fallen), share)
 
     @property
     def weights(self) -> dict[str, float]:
@@ -81,3 +93,8 @@ class A2CConfig:
             "entropy": self.entropy_weight,
             "elbo": self.elbo_weight,
         }
+
+
+def _part(step: int, whole: int | None) -> float:
+    """How much of a way is behind; none where there is none."""
+    return 0.0 if whole is None else min(step / whole, 1.0)

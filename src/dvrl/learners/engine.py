@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dvrl.learners.a2c import A2C
+from dvrl.learners.config import Rates
 from dvrl.rollout.segment import Carry, Outcome
 
 EngineName = Literal["auto", "eager", "graph"]
@@ -38,8 +39,8 @@ class Engine(ABC):
     carry: Carry
 
     @abstractmethod
-    def launch(self, lr: float) -> None:
-        """Begin the next window, with learning rate `lr`."""
+    def launch(self, rates: Rates) -> None:
+        """Begin the next window, with these learning rates."""
 
     @abstractmethod
     def result(self) -> Results:
@@ -67,8 +68,8 @@ class Eager(Engine):
         self.carry = carry
         self._results: deque[Results] = deque()
 
-    def launch(self, lr: float) -> None:
-        self.learner.set_lr(lr)
+    def launch(self, rates: Rates) -> None:
+        self.learner.optimiser.set_rates(rates)
         self.carry, outcomes, means = self.learner.window(self.carry)
         group, n = self.learner.group, self.learner.worlds.n
         outcomes = [Outcome(*(group.rows(x, axis=1) for x in outcome)) for outcome in outcomes]

@@ -6,6 +6,7 @@ from dvrl.core import tree
 from dvrl.envs.worlds import DeviceWorlds
 from dvrl.learners.a2c import A2C
 from dvrl.learners.captured import WARM_UPS, Captured, Cuda, Recording
+from dvrl.learners.config import Rates
 from dvrl.learners.engine import pack
 from dvrl.rollout.segment import Carry
 
@@ -28,14 +29,15 @@ class Graph(Captured):
     def captured(self) -> bool:
         return bool(self._graphs)
 
-    def launch(self, lr: float) -> None:
+    def launch(self, rates: Rates) -> None:
         config = self.learner.config
         cuts = self.worlds.cuts_ahead(config.n_grad) if config.bootstrap_cuts else ()
         if cuts not in self._graphs:
             self._graphs[cuts] = self._capture()
         graph, packed = self._graphs[cuts]
         with self.cuda.running():
-            self.learner.set_lr(lr)  # in the stream's order: the window before may still read it
+            # In the stream's order: the window before may still read them.
+            self.learner.optimiser.set_rates(rates)
             self.cuda.replay(graph)
             self._hand_over(packed)
         self.worlds.skip(config.n_grad)

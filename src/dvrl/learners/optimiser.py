@@ -7,12 +7,12 @@ there, and visits every parameter by itself; on a GPU each of these costs more t
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float
-from torch import Size, Tensor
+from jaxtyping import Bool, Float
+from torch import Tensor
 
 from dvrl.core import rows
 from dvrl.fuse import fusable
-from dvrl.learners.config import A2CConfig
+from dvrl.learners.config import A2CConfig, Rates
 from dvrl.learners.group import ALONE, Group
 
 EPS = 1e-5
@@ -33,9 +33,10 @@ class Optimiser:
         config: A2CConfig,
         parameters: Sequence[Tensor],
         group: Group = ALONE,
-        shares: Sequence[float] | None = None,
+        memory: Sequence[bool] | None = None,
     ) -> None:
-        """`shares`: of the learning rate, for each of the parameters; else all have all of it."""
+        """`memory`: of each of the parameters, whether it carries the belief on, and so has a share
+        of the learning rate."""
         self.group = group
         self.clip_norm = config.clip_norm
         self.shapes = [p.shape for p in parameters]
@@ -45,7 +46,14 @@ class Optimiser:
         self.gradient = torch.zeros_like(self.flat)
         """The last one, clipped."""
         self.lr = self.flat.new_tensor(config.lr)
-        self.shares = _spread(shares or [1.0], self.flat, self.shapes)
+        self.shares = self.flat.new_ones(())
+        """Of the learning rate, of every element; or of all."""
+        self._memory: Bool[Tensor, " P"] | None = None
+        if memory and config.rates_at(0).memory != 1:
+            each = zip(parameters, memory, strict=True)
+            self._memory = rows.join([p.new_full(p.shape, float(m)) for p, m in each]) > 0
+            self.shares = torch.ones_like(self.flat)
+        self.set_rates(config.rates_at(0))
         self.slots = {"square": torch.zeros_like(self.flat)}
         self.rule = rmsprop
         if config.optimiser == "adam":
@@ -58,21 +66,17 @@ class Optimiser:
         self.rule(self.flat, self.slots, self.shares, self.lr, self.gradient, norm)
         return norm
 
+    def set_rates(self, rates: Rates) -> None:
+        """Of the steps to come."""
+        self.lr.fill_(rates.lr)
+        if self._memory is not None:
+            self.shares.masked_fill_(self._memory, rates.memory)
+
     def load(self, slots: dict[str, Tensor]) -> None:
         """Take up slots saved before."""
         assert slots.keys() == self.slots.keys(), f"saved {set(slots)}, needed {set(self.slots)}"
         for name, slot in self.slots.items():
             slot.copy_(slots[name])
-
-
-def _spread(
-    shares: Sequence[float], flat: Float[Tensor, " P"], shapes: Sequence[Size]
-) -> Float[Tensor, "*P"]:
-    """A share for every element; or one for all."""
-    if len(set(shares)) == 1:
-        return flat.new_tensor(shares[0])
-    each = zip(shares, shapes, strict=True)
-    return rows.join([flat.new_full(shape, share) for share, shape in each])
 
 
 @fusable

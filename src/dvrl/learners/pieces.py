@@ -18,6 +18,7 @@ from dvrl.core import tree
 from dvrl.envs.worlds import HostWorlds, Look, Step, Worlds, nothing
 from dvrl.learners.a2c import A2C
 from dvrl.learners.captured import WARM_UPS, Captured, Cuda, Moment, Recording
+from dvrl.learners.config import Rates
 from dvrl.learners.engine import pack
 from dvrl.learners.gate import Gates
 from dvrl.rollout.segment import Carry
@@ -137,10 +138,10 @@ class Pieces(Captured):
     def captured(self) -> bool:
         return self._film is not None
 
-    def launch(self, lr: float) -> None:
+    def launch(self, rates: Rates) -> None:
         film = self._film = self._film or self._capture()
         with self.cuda.running():
-            self.learner.set_lr(lr)
+            self.learner.optimiser.set_rates(rates)
             if self._gates is None:
                 self._in_turns(film)
             else:

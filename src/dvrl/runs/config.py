@@ -23,7 +23,7 @@ KINDS = {
     )
 }
 
-LATER = frozenset({"memory_lr"})
+LATER = frozenset({"memory_lr", "memory_steps"})
 """Fields that configs of earlier versions lack. Their defaults are what was done then."""
 
 

@@ -82,7 +82,7 @@ class Trainer:
     def launch(self) -> None:
         """Begin a window, unless as many as the engine can hold are under way or all are begun."""
         if self.engine.under_way < self.engine.depth and self.launched < self.config.steps:
-            self.engine.launch(self.config.learner.lr_at(self.launched))
+            self.engine.launch(self.config.learner.rates_at(self.launched))
             self.launched += self.config.learner.n_grad * self.config.learner.n_envs
 
     def fill(self) -> None:
