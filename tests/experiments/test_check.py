@@ -9,9 +9,9 @@ from dvrl import kernels
 from dvrl.encoders.config import GruConfig, ParticleConfig
 from dvrl.envs.worlds import DeviceWorlds
 from dvrl.experiments import check
+from dvrl.learners.config import Rates
 from dvrl.learners.engine import Eager
 from dvrl.learners.graph import Graph
-from dvrl.learners.config import Rates
 from dvrl.learners.pieces import Pieces
 from dvrl.runs import trainer
 from recorded_graphs import Acted
