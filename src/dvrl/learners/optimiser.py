@@ -45,7 +45,7 @@ class Optimiser:
             p.data = part
         self.gradient = torch.zeros_like(self.flat)
         """The last one, clipped."""
-        self.lr = self.flat.new_tensor(config.lr)
+        self.lr = self.flat.new_empty(())
         self.shares = self.flat.new_ones(())
         """Of the learning rate, of every element; or of all."""
         self._memory: Bool[Tensor, " P"] | None = None
